@@ -1,0 +1,1 @@
+"""Verified, atomic model directories."""

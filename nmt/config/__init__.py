@@ -1,0 +1,1 @@
+"""Configuration: YAML files to checked, frozen dataclasses."""

@@ -1,0 +1,210 @@
+"""The configuration of a run: what every key of the YAML file means, its default and its limits."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from nmt.config.schema import Range
+
+Positive = Annotated[int, Range(1)]
+NonNegative = Annotated[int, Range(0)]
+Probability = Annotated[float, Range(0.0, 1.0, open_above=True)]
+PositiveFloat = Annotated[float, Range(0.0, open_below=True)]
+NonNegativeFloat = Annotated[float, Range(0.0)]
+
+TokenizerKind = Literal["none", "moses", "jieba"]
+
+# Which options each attention kind understands. The kinds themselves are the rows of the table in
+# nmt/model/attention_kinds.py; a test holds that both name the same kinds.
+ATTENTION_OPTIONS: dict[str, frozenset[str]] = {
+    "softmax": frozenset(),
+    "sparsemax": frozenset({"backend"}),
+    "entmax15": frozenset({"backend"}),
+    "entmax": frozenset({"alpha", "backend"}),
+    "rela-i": frozenset({"activation", "norm", "gate", "gain_init", "threshold"}),
+    "rela-g": frozenset({"activation", "norm", "gate", "gain_init", "threshold"}),
+    "topk": frozenset({"k"}),
+}
+ATTENTION_ALIASES = {"1.5-entmax": "entmax15", "ReLA-i": "rela-i", "ReLA-g": "rela-g"}
+
+
+@dataclass(frozen=True)
+class ParallelFiles:
+    """Two files, or two lists of files read one after the other; line n translates line n."""
+
+    source: tuple[Path, ...]
+    target: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """How raw text is split into words on each side; one word in YAML means both sides."""
+
+    source: TokenizerKind = "none"
+    target: TokenizerKind = "none"
+
+
+@dataclass(frozen=True)
+class SubwordConfig:
+    """How words are split into subwords."""
+
+    shorthand: ClassVar[str] = "kind"
+
+    kind: Literal["bpe", "sentencepiece", "none"] = "bpe"
+    merges: Positive = 32000  # bpe: merge operations
+    vocabulary_size: Positive = 32000  # sentencepiece: pieces; none: most frequent words kept
+    joint: bool = True  # one subword model (and with it one set of merges) for both sides
+    vocabulary_threshold: NonNegative = 0  # bpe: pieces seen less often are split further
+    model: Literal["unigram", "bpe"] = "unigram"  # sentencepiece's algorithm
+    sample_pairs: NonNegative = 10_000_000  # pairs the subword model is learned from; 0: all
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The text, and how it becomes numbers."""
+
+    source_language: str
+    target_language: str
+    train: ParallelFiles
+    validation: ParallelFiles
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    subword: SubwordConfig = SubwordConfig()
+    max_length: Positive = 256  # subwords a side; longer pairs are left out and counted
+    max_ratio: NonNegativeFloat = 0.0  # longer side / shorter side; 0: any
+    on_bad_line: Literal["error", "skip"] = "error"  # invalid UTF-8, over-long or empty lines
+    max_line_bytes: Positive = 1_000_000
+    prepared_dir: Path | None = None  # default: `prepared` in the run directory
+    workers: NonNegative = 0  # processes that encode text; 0: one a core
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """One attention kind with its options; an option that is None takes the kind's own default."""
+
+    shorthand: ClassVar[str] = "kind"
+
+    kind: str
+    alpha: Annotated[float, Range(1.0, 2.0, open_below=True)] | Literal["learned"] | None = None
+    activation: Literal["relu", "gelu", "leaky_relu", "squared_relu", "identity"] | None = None
+    norm: Literal["rms", "layer", "none"] | None = None
+    gate: bool | None = None
+    gain_init: float | Literal["uniform"] | None = None
+    threshold: float | Literal["learned"] | None = None
+    k: Positive | None = None
+    backend: Literal["solver", "package"] | None = None
+
+
+@dataclass(frozen=True)
+class SublayerAttentionConfig(AttentionConfig):
+    """The attention of one type of sublayer, with exceptions by layer (counted from 0)."""
+
+    layers: dict[int, AttentionConfig] = field(default_factory=dict)
+
+    def at(self, layer: int) -> AttentionConfig:
+        """The attention of one layer."""
+        return self.layers.get(layer, self)
+
+
+@dataclass(frozen=True)
+class AttentionTypesConfig:
+    """Which attention each of the three types of sublayer uses."""
+
+    encoder_self: SublayerAttentionConfig = SublayerAttentionConfig("softmax")
+    decoder_self: SublayerAttentionConfig = SublayerAttentionConfig("softmax")
+    cross: SublayerAttentionConfig = SublayerAttentionConfig("softmax")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The Transformer; the defaults are Transformer-base as the paper trains it."""
+
+    dim: Positive = 512
+    heads: Positive = 8
+    encoder_layers: Positive = 6
+    decoder_layers: Positive = 6
+    feed_forward_dim: Positive = 2048
+    dropout: Probability = 0.1  # on embeddings and residual branches
+    attention_dropout: Probability = 0.1  # on attention weights
+    feed_forward_dropout: Probability = 0.0  # inside the feed-forward sublayer
+    norm: Literal["post", "pre"] = "post"
+    tie_embeddings: Literal["none", "target", "all"] = "target"
+    attention: AttentionTypesConfig = AttentionTypesConfig()
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate as a function of the update."""
+
+    shorthand: ClassVar[str] = "kind"
+
+    kind: Literal["noam", "inverse_sqrt", "constant"] = "noam"
+    warmup: NonNegative = 4000
+
+
+@dataclass(frozen=True)
+class AdamConfig:
+    """Adam's constants."""
+
+    beta1: Probability = 0.9
+    beta2: Probability = 0.98
+    epsilon: PositiveFloat = 1e-8
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The training loop."""
+
+    max_updates: Positive = 100_000
+    batch_tokens: Positive = 6250  # target tokens of one forward pass on one device
+    accumulate: Positive = 4  # forward passes per update, over all devices together
+    learning_rate: PositiveFloat = 1.0  # factor of the schedule
+    schedule: ScheduleConfig = ScheduleConfig()
+    adam: AdamConfig = AdamConfig()
+    label_smoothing: Probability = 0.1
+    clip_norm: NonNegativeFloat = 0.0  # 0: no clipping
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    compile: bool = False  # torch.compile; pays on GPUs
+    ema: Probability = 0.0  # decay of an average of the weights; 0: none
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: NonNegative = 0  # CPU threads; 0: torch's choice
+    prefetch: NonNegative = 2  # batches made ahead by a background thread
+    save_every: Positive = 1000
+    keep_last: Annotated[int, Range(2)] = 5
+    log_every: Positive = 100
+    distributed_timeout: PositiveFloat = 120.0  # seconds until a silent process counts as dead
+
+
+@dataclass(frozen=True)
+class ValidateConfig:
+    """Validation during training; beam 0 leaves decoding (and BLEU) out."""
+
+    every: Positive = 1000
+    beam: NonNegative = 4
+    metric: Literal["bleu", "chrf", "loss", "perplexity"] = "bleu"
+    patience: NonNegative = 0  # validations without improvement before the run stops; 0: never
+    sentences: NonNegative = 0  # decode at most so many; 0: all
+    batch_tokens: NonNegative = 0  # 0: as train.batch_tokens
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """Defaults of nmt-translate and of validation."""
+
+    beam: Positive = 4
+    length_penalty: float = 0.6
+    batch_tokens: Positive = 4096
+    max_length_ratio: PositiveFloat = 2.0  # output length <= ratio * source length + extra
+    max_length_extra: NonNegative = 50
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything about one run."""
+
+    run_dir: Path
+    data: DataConfig
+    seed: NonNegative = 1
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    validate: ValidateConfig = ValidateConfig()
+    decode: DecodeConfig = DecodeConfig()

@@ -1,0 +1,1 @@
+"""Text, subwords, prepared data and batches."""

@@ -1,0 +1,45 @@
+"""Mistakes and mishaps that a user can act on; each carries the exit code of the command."""
+
+
+class UserError(Exception):
+    """Bad input or configuration: one line that names the place and says what to do."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A configuration that cannot be used; the message lists every problem found."""
+
+
+class DataError(UserError):
+    """Text, vocabulary or prepared data that cannot be used."""
+
+
+class NoCheckpointError(UserError):
+    """There is no checkpoint or model directory that verifies."""
+
+    exit_code = 3
+
+
+class StorageError(UserError):
+    """The disk is full, read-only or failing."""
+
+    exit_code = 4
+
+
+class LockedError(UserError):
+    """Another process is using the run directory."""
+
+    exit_code = 5
+
+
+class DivergedError(UserError):
+    """The numbers left the realm of the finite, or the loss blew up."""
+
+    exit_code = 6
+
+
+class IntegrityError(UserError):
+    """A file is not what its checksum says."""
+
+    exit_code = 7
