@@ -1,0 +1,106 @@
+"""Encoder and decoder layers: attention and feed-forward sublayers with residuals and norms.
+
+Shapes: B batch, T target positions, S source positions, D width.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor, nn
+
+from nmt.config.config import AttentionConfig, ModelConfig
+from nmt.model.attention import CrossAttention, KeyValue, SelfAttention
+from nmt.model.dropout import Dropout
+
+LAYER_NORM_EPSILON = 1e-6
+
+
+class Residual(nn.Module):
+    """A residual connection with its LayerNorm, after the sum (post) or before the sublayer (pre)."""
+
+    def __init__(self, dim: int, *, norm: Literal["post", "pre"], dropout: float) -> None:
+        super().__init__()
+        self.is_pre = norm == "pre"
+        self.norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPSILON)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        result: Tensor
+        if self.is_pre:
+            result = x + self.dropout(sublayer(self.norm(x)))
+        else:
+            result = self.norm(x + self.dropout(sublayer(x)))
+        return result
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a ReLU between."""
+
+    def __init__(self, dim: int, hidden_dim: int, *, dropout: float) -> None:
+        super().__init__()
+        self.input = nn.Linear(dim, hidden_dim)
+        self.dropout = Dropout(dropout)
+        self.output = nn.Linear(hidden_dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.output(self.dropout(self.input(x).relu_()))
+        return result
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, feed-forward."""
+
+    def __init__(self, config: ModelConfig, self_attention: AttentionConfig) -> None:
+        super().__init__()
+        dim, rate = config.dim, config.dropout
+        self.self_attention = SelfAttention(
+            dim, config.heads, attention=self_attention, dropout=config.attention_dropout
+        )
+        self.self_attention_residual = Residual(dim, norm=config.norm, dropout=rate)
+        self.feed_forward = FeedForward(
+            dim, config.feed_forward_dim, dropout=config.feed_forward_dropout
+        )
+        self.feed_forward_residual = Residual(dim, norm=config.norm, dropout=rate)
+
+    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
+        """[B, S, D] for x [B, S, D]."""
+        x = self.self_attention_residual(x, lambda x: self.self_attention(x, visible))
+        result: Tensor = self.feed_forward_residual(x, self.feed_forward)
+        return result
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, cross-attention, feed-forward."""
+
+    def __init__(
+        self, config: ModelConfig, self_attention: AttentionConfig, cross: AttentionConfig
+    ) -> None:
+        super().__init__()
+        dim, rate = config.dim, config.dropout
+        self.self_attention = SelfAttention(
+            dim, config.heads, attention=self_attention, dropout=config.attention_dropout
+        )
+        self.self_attention_residual = Residual(dim, norm=config.norm, dropout=rate)
+        self.cross_attention = CrossAttention(
+            dim, config.heads, attention=cross, dropout=config.attention_dropout
+        )
+        self.cross_attention_residual = Residual(dim, norm=config.norm, dropout=rate)
+        self.feed_forward = FeedForward(
+            dim, config.feed_forward_dim, dropout=config.feed_forward_dropout
+        )
+        self.feed_forward_residual = Residual(dim, norm=config.norm, dropout=rate)
+
+    def forward(
+        self,
+        x: Tensor,
+        attend_self: Callable[[Tensor], Tensor],
+        memory: KeyValue,
+        memory_visible: Tensor | None,
+    ) -> Tensor:
+        """[B, T, D] for x [B, T, D]; `attend_self` is the self-attention, cached or not."""
+        x = self.self_attention_residual(x, attend_self)
+        x = self.cross_attention_residual(
+            x, lambda x: self.cross_attention(x, memory, memory_visible)
+        )
+        result: Tensor = self.feed_forward_residual(x, self.feed_forward)
+        return result

@@ -1,0 +1,52 @@
+"""Looking at attention weights from outside; costs nothing while nobody looks."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from nmt.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention sublayer of a model; layers count from 0."""
+
+    type: Literal["encoder_self", "decoder_self", "cross"]
+    layer: int
+
+
+Observer = Callable[[Site, Tensor, Tensor], None]
+
+
+@contextmanager
+def observe_attention(model: "Transformer", observer: Observer) -> Iterator[None]:
+    """Call `observer(site, weights, visible)` for every attention while the context lasts.
+
+    weights are [B, H, Q, K] as used, before dropout; visible is a boolean broadcastable to them.
+    While decoding step by step the beams of a sentence are the queries of its cross-attention
+    ([B, H, beam, K]) and rows of their own in self-attention ([B * beam, H, 1, K]).
+    """
+    cores = {site: attention.core for site, attention in model.attentions().items()}
+    before = {site: core.observer for site, core in cores.items()}
+    for site, core in cores.items():
+        core.observer = partial(observer, site)
+    try:
+        yield
+    finally:
+        for site, core in cores.items():
+            core.observer = before[site]
+
+
+def learned_alphas(model: "Transformer") -> Mapping[Site, Tensor]:
+    """alpha [H] of every sublayer that learns it, detached."""
+    alphas = {}
+    for site, attention in model.attentions().items():
+        raw = getattr(attention.core.weights, "raw_alpha", None)
+        if raw is not None:
+            alphas[site] = attention.core.weights.alpha().detach()
+    return alphas

@@ -1,0 +1,199 @@
+"""The Transformer whose attention kind is chosen per sublayer.
+
+Shapes: B batch, S source positions, T target positions, D width, V target vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nmt.config.config import ModelConfig
+from nmt.errors import ConfigError
+from nmt.model.attention import CrossAttention, SelfAttention
+from nmt.model.cache import DecoderCache
+from nmt.model.embeddings import PositionalInput
+from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer
+from nmt.model.observe import Site
+
+
+def causal(length: int, device: torch.device) -> Tensor:
+    """[T, T] boolean: position i may attend to positions 0 to i."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril_()
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder; `logits` (or `output_weight`) turns the decoder's output into scores."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+    ) -> None:
+        super().__init__()
+        check_sizes(config, source_vocabulary_size, target_vocabulary_size)
+        self.config = config
+        dim = config.dim
+        # Tied tables exist once, under one name: a state dict never holds a tensor twice.
+        self.target_embedding = nn.Parameter(torch.empty(target_vocabulary_size, dim))
+        self.own_source_embedding = (
+            None
+            if config.tie_embeddings == "all"
+            else nn.Parameter(torch.empty(source_vocabulary_size, dim))
+        )
+        self.own_output_weight = (
+            nn.Parameter(torch.empty(target_vocabulary_size, dim))
+            if config.tie_embeddings == "none"
+            else None
+        )
+        self.source_input = PositionalInput(dim, config.dropout)
+        self.target_input = PositionalInput(dim, config.dropout)
+        kinds = config.attention
+        self.encoder = nn.ModuleList(
+            EncoderLayer(config, kinds.encoder_self.at(layer))
+            for layer in range(config.encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            DecoderLayer(config, kinds.decoder_self.at(layer), kinds.cross.at(layer))
+            for layer in range(config.decoder_layers)
+        )
+        self.encoder_norm = self.final_norm()
+        self.decoder_norm = self.final_norm()
+        self.reset_parameters()
+
+    def final_norm(self) -> nn.Module:
+        """Pre-norm layers leave their sum unnormed; one more norm ends the stack."""
+        if self.config.norm == "post":
+            return nn.Identity()
+        return nn.LayerNorm(self.config.dim, eps=LAYER_NORM_EPSILON)
+
+    def reset_parameters(self) -> None:
+        """Draw embeddings from N(0, 1/D), projections from Xavier's uniform; biases are 0.
+
+        A fused projection is drawn block by block, as the separate matrices it stands for. What
+        belongs to an attention kind (gains, gates, alphas, thresholds) draws itself.
+        """
+        dim = self.config.dim
+        for table in (self.target_embedding, self.own_source_embedding, self.own_output_weight):
+            if table is not None:
+                nn.init.normal_(table, std=dim**-0.5)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+                nn.init.xavier_uniform_(module.weight)
+            if isinstance(module, SelfAttention):
+                fused = module.query_key_value.weight
+            elif isinstance(module, CrossAttention):
+                fused = module.key_value.weight
+            else:
+                continue
+            for block in fused.detach().split(dim):
+                nn.init.xavier_uniform_(block)
+
+    @property
+    def source_embedding(self) -> Tensor:
+        """[source vocabulary, D]."""
+        own = self.own_source_embedding
+        return self.target_embedding if own is None else own
+
+    @property
+    def output_weight(self) -> Tensor:
+        """[V, D]; the output layer has no bias."""
+        own = self.own_output_weight
+        return self.target_embedding if own is None else own
+
+    @property
+    def output_bias(self) -> None:
+        """There is none."""
+        return None
+
+    def attentions(self) -> dict[Site, SelfAttention | CrossAttention]:
+        """Every attention sublayer by its site: encoder, decoder self, cross, each by layer."""
+        sites: dict[Site, SelfAttention | CrossAttention] = {}
+        for index, layer in enumerate(self.encoder):
+            assert isinstance(layer, EncoderLayer)
+            sites[Site("encoder_self", index)] = layer.self_attention
+        for index, layer in enumerate(self.decoder):
+            assert isinstance(layer, DecoderLayer)
+            sites[Site("decoder_self", index)] = layer.self_attention
+        for index, layer in enumerate(self.decoder):
+            assert isinstance(layer, DecoderLayer)
+            sites[Site("cross", index)] = layer.cross_attention
+        return sites
+
+    def encode(self, source: Tensor, source_visible: Tensor) -> Tensor:
+        """Memory [B, S, D] of source [B, S], whose padding is not source_visible [B, S]."""
+        visible = source_visible[:, None, None, :]
+        x = self.source_input(source, self.source_embedding)
+        for layer in self.encoder:
+            x = layer(x, visible)
+        result: Tensor = self.encoder_norm(x)
+        return result
+
+    def decode(self, target_input: Tensor, memory: Tensor, source_visible: Tensor) -> Tensor:
+        """Hidden states [B, T, D] that predict the token after each of target_input [B, T]."""
+        memory_visible = source_visible[:, None, None, :]
+        visible = causal(target_input.shape[1], target_input.device)
+        x = self.target_input(target_input, self.target_embedding)
+        for layer in self.decoder:
+            assert isinstance(layer, DecoderLayer)
+            attention = layer.self_attention
+            cross = layer.cross_attention.project(memory)
+            x = layer(x, lambda x, a=attention: a(x, visible), cross, memory_visible)
+        result: Tensor = self.decoder_norm(x)
+        return result
+
+    def forward(self, source: Tensor, source_visible: Tensor, target_input: Tensor) -> Tensor:
+        """Hidden states [B, T, D]; `logits` of them predict the target."""
+        return self.decode(target_input, self.encode(source, source_visible), source_visible)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., V] for hidden [..., D]."""
+        return functional.linear(hidden, self.output_weight)
+
+    def start(
+        self, memory: Tensor, source_visible: Tensor, *, beam: int, max_length: int
+    ) -> DecoderCache:
+        """The cache with which `step` decodes up to max_length positions of `beam` hypotheses."""
+        cross = []
+        for layer in self.decoder:
+            assert isinstance(layer, DecoderLayer)
+            cross.append(layer.cross_attention.project(memory).contiguous())
+        visible = source_visible[:, None, None, :]
+        return DecoderCache(cross, visible, beam=beam, max_length=max_length)
+
+    def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
+        """Hidden states [B, beam, D] after one more token of each hypothesis, tokens [B, beam]."""
+        position = self.target_input.positions(cache.position + 1)[-1]
+        x = self.target_input.at(tokens, self.target_embedding, position)
+        visible = cache.visible()
+        for index, layer in enumerate(self.decoder):
+            assert isinstance(layer, DecoderLayer)
+            attention = layer.self_attention
+
+            def attend(
+                x: Tensor, attention: SelfAttention = attention, index: int = index
+            ) -> Tensor:
+                query, new = attention.project(x.reshape(-1, 1, x.shape[-1]))
+                return attention.attend(query, cache.append(index, new), visible).view(x.shape)
+
+            # The beams are the queries of cross-attention, so the source is there once.
+            x = layer(x, attend, cache.cross[index], cache.source_visible)
+        cache.position += 1
+        result: Tensor = self.decoder_norm(x)
+        return result
+
+
+def check_sizes(config: ModelConfig, source_size: int, target_size: int) -> None:
+    """Complain of what the configuration and the vocabularies cannot have together."""
+    if config.dim % config.heads != 0:
+        raise ConfigError(
+            f"model.heads: expected a divisor of model.dim ({config.dim}), got {config.heads}"
+        )
+    if config.tie_embeddings == "all" and source_size != target_size:
+        raise ConfigError(
+            "model.tie_embeddings: `all` expects one vocabulary for both sides, got "
+            f"{source_size} source and {target_size} target entries; use a joint subword model, "
+            "or tie_embeddings: target"
+        )
