@@ -1,10 +1,11 @@
 """The configuration of a run: what every key of the YAML file means, its default and its limits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from nmt.config.schema import Range
+from nmt.config.schema import Names, Range
 
 Positive = Annotated[int, Range(1)]
 NonNegative = Annotated[int, Range(0)]
@@ -26,6 +27,14 @@ ATTENTION_OPTIONS: dict[str, frozenset[str]] = {
     "topk": frozenset({"k"}),
 }
 ATTENTION_ALIASES = {"1.5-entmax": "entmax15", "ReLA-i": "rela-i", "ReLA-g": "rela-g"}
+AttentionKind = Annotated[str, Names(tuple(ATTENTION_OPTIONS), ATTENTION_ALIASES)]
+
+# Which options each way of making subwords understands, besides those all understand.
+SUBWORD_OPTIONS: dict[str, frozenset[str]] = {
+    "bpe": frozenset({"merges", "vocabulary_threshold"}),
+    "sentencepiece": frozenset({"vocabulary_size", "model"}),
+    "none": frozenset({"vocabulary_size"}),
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,8 @@ class ParallelFiles:
 class TokenizerConfig:
     """How raw text is split into words on each side; one word in YAML means both sides."""
 
+    shorthand: ClassVar[tuple[str, ...]] = ("source", "target")
+
     source: TokenizerKind = "none"
     target: TokenizerKind = "none"
 
@@ -49,6 +60,8 @@ class SubwordConfig:
     """How words are split into subwords."""
 
     shorthand: ClassVar[str] = "kind"
+    variant: ClassVar[str] = "kind"
+    options: ClassVar[Mapping[str, frozenset[str]]] = SUBWORD_OPTIONS
 
     kind: Literal["bpe", "sentencepiece", "none"] = "bpe"
     merges: Positive = 32000  # bpe: merge operations
@@ -82,8 +95,10 @@ class AttentionConfig:
     """One attention kind with its options; an option that is None takes the kind's own default."""
 
     shorthand: ClassVar[str] = "kind"
+    variant: ClassVar[str] = "kind"
+    options: ClassVar[Mapping[str, frozenset[str]]] = ATTENTION_OPTIONS
 
-    kind: str
+    kind: AttentionKind
     alpha: Annotated[float, Range(1.0, 2.0, open_below=True)] | Literal["learned"] | None = None
     activation: Literal["relu", "gelu", "leaky_relu", "squared_relu", "identity"] | None = None
     norm: Literal["rms", "layer", "none"] | None = None
@@ -107,7 +122,9 @@ class SublayerAttentionConfig(AttentionConfig):
 
 @dataclass(frozen=True)
 class AttentionTypesConfig:
-    """Which attention each of the three types of sublayer uses."""
+    """Which attention each of the three types of sublayer uses; one word in YAML means all."""
+
+    shorthand: ClassVar[tuple[str, ...]] = ("encoder_self", "decoder_self", "cross")
 
     encoder_self: SublayerAttentionConfig = SublayerAttentionConfig("softmax")
     decoder_self: SublayerAttentionConfig = SublayerAttentionConfig("softmax")
@@ -157,7 +174,7 @@ class TrainConfig:
     max_updates: Positive = 100_000
     batch_tokens: Positive = 6250  # target tokens of one forward pass on one device
     accumulate: Positive = 4  # forward passes per update, over all devices together
-    learning_rate: PositiveFloat = 1.0  # factor of the schedule
+    learning_rate: PositiveFloat = 1.0  # noam: a factor; other schedules: the highest rate
     schedule: ScheduleConfig = ScheduleConfig()
     adam: AdamConfig = AdamConfig()
     label_smoothing: Probability = 0.1
@@ -208,3 +225,8 @@ class Config:
     train: TrainConfig = TrainConfig()
     validate: ValidateConfig = ValidateConfig()
     decode: DecodeConfig = DecodeConfig()
+
+
+def resolved_prepared_dir(config: Config) -> Path:
+    """Where the prepared data of a run is."""
+    return config.data.prepared_dir or config.run_dir / "prepared"

@@ -1,0 +1,163 @@
+"""Configurations from files and the command line, and back to YAML."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from nmt.config import checks
+from nmt.config.config import Config, resolved_prepared_dir
+from nmt.config.document import (
+    Entry,
+    Mapping,
+    Node,
+    Place,
+    Problem,
+    Scalar,
+    Source,
+    UnreadableError,
+    parse_document,
+    read_document,
+    resolve_path,
+)
+from nmt.config.schema import Reader, expand, merge, to_yaml
+from nmt.errors import ConfigError
+
+__all__ = ["dump_config", "load_config", "parse_config", "resolved_prepared_dir"]
+
+EXTENDS = "extends"
+MOST_PROBLEMS_SHOWN = 100
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The config of a file and those it extends, with `section.key=value` overrides laid over it.
+
+    Raises ConfigError with every problem found. Relative paths are relative to the file that says
+    them, those of overrides to the working directory.
+    """
+    problems: list[Problem] = []
+    try:
+        tree = _read_with_bases(path, str(path), problems, [])
+    except UnreadableError as error:
+        raise _config_error(str(path), [*problems, error.problem]) from None
+    command_line = Source("command line", Path.cwd(), has_lines=False)
+    changes: Node = Mapping(Place(command_line))
+    for override in overrides:
+        try:
+            change = _parse_override(override, command_line, problems)
+        except UnreadableError as error:
+            problems.append(error.problem)
+            continue
+        changes = merge(changes, change, Config, keep_variants=True)
+    return _build(merge(tree, changes, Config), tree.place, problems)
+
+
+def parse_config(text: str, *, name: str, directory: Path) -> Config:
+    """The config of a YAML text; `name` is what messages call it. It may not extend another."""
+    problems: list[Problem] = []
+    try:
+        tree = parse_document(text, Source(name, directory), problems)
+    except UnreadableError as error:
+        raise _config_error(name, [error.problem]) from None
+    return _build(tree, tree.place, problems)
+
+
+def dump_config(config: Config) -> str:
+    """YAML text with every setting, defaults included; parse_config gives the same config back."""
+    return to_yaml(config)
+
+
+def _build(tree: Node, root: Place, problems: list[Problem]) -> Config:
+    """The checked config of a tree, or ConfigError."""
+    reader = Reader(Config, problems)
+    reader.read(tree)
+    for finding in checks.check(reader.built):
+        problems.append(Problem(_place(finding.keys, reader.places, root), *_named(finding)))
+    if problems:
+        raise _config_error(root.source.name, problems)
+    config = reader.built[""]
+    assert isinstance(config, Config)
+    return config
+
+
+def _named(finding: checks.Finding) -> tuple[str, str]:
+    return finding.keys[0], finding.message
+
+
+def _place(keys: tuple[str, ...], places: dict[str, Place], root: Place) -> Place:
+    """Where the first of the keys that is set stands, else the section it would be in."""
+    for key in keys:
+        if key in places:
+            return places[key]
+    section = keys[0]
+    while "." in section:
+        section = section.rpartition(".")[0]
+        if section in places:
+            return places[section]
+    return root
+
+
+def _read_with_bases(path: Path, name: str, problems: list[Problem], above: list[Path]) -> Node:
+    """The tree of a file laid over that of the file it extends, and so on."""
+    source = Source(name, path.parent)
+    tree = expand(read_document(path, source, problems), Config)
+    if not isinstance(tree, Mapping):
+        message = "expected a mapping of keys such as run_dir, data and model at the top"
+        raise UnreadableError(Problem(tree.place, "", message))
+    if EXTENDS not in tree.entries:
+        return tree
+    entry = tree.entries[EXTENDS]
+    base, base_name = _base_path(entry, name)
+    seen = [*above, Path(os.path.realpath(path))]
+    if Path(os.path.realpath(base)) in seen:
+        message = f"{base_name} extends this file in turn; a file cannot extend itself"
+        raise UnreadableError(Problem(entry.place, EXTENDS, message))
+    if not base.is_file():
+        message = f"there is no file {base_name} (the path is relative to this file)"
+        raise UnreadableError(Problem(entry.place, EXTENDS, message))
+    own = {key: value for key, value in tree.entries.items() if key != EXTENDS}
+    below = _read_with_bases(base, base_name, problems, seen)
+    return merge(below, Mapping(tree.place, own), Config)
+
+
+def _base_path(entry: Entry, name: str) -> tuple[Path, str]:
+    """The file that `extends` names, and what to call it in messages."""
+    node = entry.node
+    if not isinstance(node, Scalar) or node.is_null or "\0" in node.text:
+        message = "expected the path of one config file"
+        raise UnreadableError(Problem(entry.place, EXTENDS, message))
+    base_name = os.path.join(os.path.dirname(name), os.path.expanduser(node.text))
+    return resolve_path(node.text, node.place.source.directory), os.path.normpath(base_name)
+
+
+def _parse_override(override: str, source: Source, problems: list[Problem]) -> Node:
+    """The tree of one `section.key=value`."""
+    place = Place(source)
+    key, equals, text = override.partition("=")
+    names = key.strip().split(".")
+    if not equals or not all(names):
+        message = f"expected section.key=value, got {override!r}"
+        raise UnreadableError(Problem(place, "", message))
+    try:
+        node = parse_document(text, source, problems)
+    except UnreadableError as error:
+        raise UnreadableError(Problem(place, key, error.problem.message)) from None
+    for name in reversed(names):
+        node = Mapping(place, {name: Entry(place, node)})
+    return node
+
+
+def _config_error(name: str, problems: list[Problem]) -> ConfigError:
+    """One line for one problem; for several a heading, then a line each in the files' order."""
+    if len(problems) == 1:
+        return ConfigError(str(problems[0]))
+    files: dict[str, int] = {name: 0}
+    for problem in problems:
+        files.setdefault(problem.place.source.name, len(files))
+    problems = sorted(
+        problems,
+        key=lambda problem: (files[problem.place.source.name], problem.place.line),
+    )
+    lines = [f"  {problem}" for problem in problems[:MOST_PROBLEMS_SHOWN]]
+    if len(problems) > MOST_PROBLEMS_SHOWN:
+        lines.append(f"  ... and {len(problems) - MOST_PROBLEMS_SHOWN} more")
+    return ConfigError("\n".join([f"{len(problems)} problems in {name}:", *lines]))

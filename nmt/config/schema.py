@@ -1,0 +1,298 @@
+"""Trees of YAML values to frozen dataclasses and back, strictly; knows nothing of translation.
+
+A dataclass is a section; its fields are the keys, their annotations the types:
+
+    bool, int, float, str, Path, Literal["a", "b"]     with Annotated[..., Range(...) or Names(...)]
+    X | Y | None, tuple[X, ...], dict[int, Section], another dataclass
+
+Class variables say more about a section. `shorthand` names the field (or fields) that a bare value
+fills: `cross: softmax` for `cross: {kind: softmax}`. `variant` names the field that decides what
+the others mean: a file that changes it does not inherit the others' values. `options` lists, for
+each value of the variant, the fields that only some variants have; the rest are common to all.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import yaml
+
+from nmt.config.document import Entry, Items, Mapping, Node, Place, Problem, Scalar
+from nmt.config.scalars import (
+    MismatchError,
+    Names,
+    Range,
+    describe,
+    nearest,
+    read_scalar,
+    show,
+    type_hints,
+)
+
+__all__ = ["Names", "Range", "Reader", "merge", "to_yaml"]
+
+INVALID = object()  # a value that a problem has been reported for
+
+
+class Reader:
+    """Converts one tree to an instance of `root`, noting every problem on the way."""
+
+    def __init__(self, root: type, problems: list[Problem]) -> None:
+        self.root = root
+        self.problems = problems
+        self.places: dict[str, Place] = {}  # dotted key -> where it is set
+        self.built: dict[str, Any] = {}  # dotted key -> each section without a problem
+        self._reported: set[tuple[Place, str]] = set()
+
+    def read(self, node: Node) -> None:
+        """Fill `built`; it has the whole under the empty key if there was no problem."""
+        self._section(node, self.root, "", None)
+
+    def report(self, place: Place, key: str, message: str) -> None:
+        # A bare value that fills several fields would be complained about once for each.
+        if (place, message) not in self._reported:
+            self._reported.add((place, message))
+            self.problems.append(Problem(place, key, message))
+
+    def _value(self, node: Node, annotation: Any, key: str, default: Any) -> Any:
+        """The value that `node` means where `annotation` is expected, or INVALID."""
+        if dataclasses.is_dataclass(annotation):
+            return self._section(node, annotation, key, default)
+        if get_origin(annotation) is tuple:
+            return self._tuple(node, get_args(annotation)[0], key)
+        if get_origin(annotation) is dict:
+            return self._dict(node, get_args(annotation)[1], key)
+        try:
+            if not isinstance(node, Scalar):
+                raise MismatchError(f"expected {describe(annotation)}, got {show(node)}")
+            return read_scalar(node, annotation)
+        except MismatchError as error:
+            self.report(node.place, key, str(error))
+            return INVALID
+
+    def _tuple(self, node: Node, annotation: Any, key: str) -> Any:
+        items = node.items if isinstance(node, Items) else (node,)
+        if not items:
+            self.report(node.place, key, f"expected {describe(annotation)}, got an empty list")
+        values = [self._value(item, annotation, key, None) for item in items]
+        return INVALID if INVALID in values or not items else tuple(values)
+
+    def _dict(self, node: Node, annotation: Any, key: str) -> Any:
+        if not isinstance(node, Mapping):
+            self.report(node.place, key, f"expected a mapping from whole numbers, got {show(node)}")
+            return INVALID
+        values: dict[Any, Any] = {}
+        for name, entry in node.entries.items():
+            inner = _join(key, name)
+            self.places[inner] = entry.place
+            number = self._value(Scalar(entry.place, name), int, key, None)
+            if number is not INVALID and number in values:
+                self.report(entry.place, key, f"{number} stands twice; remove one")
+            values[number] = self._value(entry.node, annotation, inner, None)
+        return INVALID if INVALID in (*values, *values.values()) else values
+
+    def _section(self, node: Node, section: Any, key: str, default: Any) -> Any:
+        """An instance of `section`; keys left out are as in `default`, if there is one."""
+        node = expand(node, section)
+        if not isinstance(node, Mapping):
+            names = ", ".join(field.name for field in dataclasses.fields(section))
+            message = f"expected a mapping with some of the keys {names}; got {show(node)}"
+            self.report(node.place, key, message)
+            return INVALID
+        hints = type_hints(section)
+        fields = {field.name: field for field in dataclasses.fields(section)}
+        values: dict[str, Any] = {}
+        guessed = set()
+        for name, entry in node.entries.items():
+            if name not in fields:
+                guessed.add(self._unknown(entry.place, key, name, list(fields)))
+                continue
+            inner = _join(key, name)
+            self.places[inner] = entry.place
+            values[name] = self._value(
+                entry.node, hints[name], inner, _default(fields[name], default)
+            )
+        for name, field in fields.items():
+            if name in values:
+                continue
+            value = values[name] = _default(field, default)
+            if value is dataclasses.MISSING:
+                values[name] = INVALID
+                if name not in guessed:
+                    self.report(node.place, _join(key, name), "missing; this key has no default")
+            elif dataclasses.is_dataclass(value):
+                self.built[_join(key, name)] = value
+        for name in _foreign_options(section, values):
+            if name in node.entries and values[name] not in (None, INVALID):
+                message = _foreign_message(section, values, name)
+                self.report(node.entries[name].place, _join(key, name), message)
+                values[name] = INVALID
+        if INVALID in values.values():
+            return INVALID
+        self.built[key] = section(**values)
+        return self.built[key]
+
+    def _unknown(self, place: Place, key: str, name: str, known: list[str]) -> str | None:
+        """Report an unknown key; returns the key it was probably meant to be."""
+        message = f"unknown key {name!r}"
+        guess = nearest(name, known)
+        if guess is not None:
+            message += f"; did you mean {guess!r}?"
+        else:
+            paths = {path.split(".")[-1]: path for path in reversed(list(_paths(self.root)))}
+            elsewhere = nearest(name, paths)
+            if elsewhere is not None:
+                message += f"; did you mean {paths[elsewhere]!r}?"
+            else:
+                message += f"; expected one of {', '.join(known)}"
+        self.report(place, key, message)
+        return guess
+
+
+def expand(node: Node, section: Any) -> Node:
+    """The mapping that a shorthand stands for; any other node as it is."""
+    if not isinstance(section, type) or not dataclasses.is_dataclass(section):
+        return node
+    if isinstance(node, Scalar) and node.is_empty:
+        return Mapping(node.place)
+    names = _shorthand(section)
+    if not names:
+        return node
+    if isinstance(node, Scalar):
+        return Mapping(node.place, {name: Entry(node.place, node) for name in names}, complete=True)
+    # `attention: {kind: x, option: y}` stands for the same in each of several sections.
+    inner = _shorthand(type_hints(section)[names[0]])
+    if isinstance(node, Mapping) and len(names) > 1 and inner and inner[0] in node.entries:
+        return Mapping(node.place, {name: Entry(node.place, node) for name in names})
+    return node
+
+
+def merge(base: Node, over: Node, annotation: Any, *, keep_variants: bool = False) -> Node:
+    """`over` laid on `base`: mappings are merged key by key, any other value is replaced.
+
+    Where `over` changes a section's variant, the section of `base` goes as a whole: its options
+    belong to the other variant. With `keep_variants` they stay.
+    """
+    if isinstance(over, Mapping) or (isinstance(over, Scalar) and over.is_empty):
+        over = expand(over, annotation)
+    if not isinstance(over, Mapping) or over.complete:
+        return over
+    base = expand(base, annotation)
+    if not isinstance(base, Mapping):
+        return over
+    if not keep_variants and _changes_variant(base, over, annotation):
+        return over
+    entries = dict(base.entries)
+    for name, entry in over.entries.items():
+        if name in entries:
+            inner = _inner_type(annotation, name)
+            below = entries[name].node
+            merged = merge(below, entry.node, inner, keep_variants=keep_variants)
+            entries[name] = Entry(entry.place, merged)
+        else:
+            entries[name] = entry
+    # What is missing from the result is missing from a file, never from the command line.
+    place = over.place if over.place.source.has_lines else base.place
+    return Mapping(place, entries, base.complete)
+
+
+def _changes_variant(base: Mapping, over: Mapping, section: Any) -> bool:
+    variant = getattr(section, "variant", None)
+    if variant is None or variant not in over.entries:
+        return False
+
+    def chosen(mapping: Mapping) -> Any:
+        if variant not in mapping.entries:
+            fields = {field.name: field for field in dataclasses.fields(section)}
+            return _default(fields[variant], None)
+        node = mapping.entries[variant].node
+        if not isinstance(node, Scalar):
+            return node
+        try:
+            return read_scalar(node, type_hints(section)[variant])  # aliases become one name
+        except MismatchError:
+            return node.text
+
+    return bool(chosen(base) != chosen(over))
+
+
+def to_yaml(instance: Any) -> str:
+    """YAML text of a dataclass, every key that is not None in the order of the fields."""
+    text = yaml.safe_dump(
+        _plain(instance), sort_keys=False, allow_unicode=True, width=float("inf"), indent=2
+    )
+    return str(text)
+
+
+def _plain(value: Any) -> Any:
+    """The value as dictionaries, lists and scalars, with shorthands where nothing else is set."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: field for field in dataclasses.fields(value)}
+        values = {name: getattr(value, name) for name in fields}
+        for name in _foreign_options(type(value), values):
+            if values[name] == fields[name].default:
+                del values[name]
+        plain = {name: _plain(v) for name, v in values.items() if v is not None and v != {}}
+        names = _shorthand(type(value))
+        first = plain.get(names[0]) if names else None
+        if isinstance(first, str) and plain == dict.fromkeys(names, first):
+            return first
+        return plain
+    if isinstance(value, tuple):
+        return _plain(value[0]) if len(value) == 1 else [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in sorted(value.items())}
+    return str(value) if isinstance(value, Path) else value
+
+
+def _shorthand(section: Any) -> tuple[str, ...]:
+    names = getattr(section, "shorthand", ())
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _foreign_options(section: Any, values: dict[str, Any]) -> list[str]:
+    """The fields that the chosen variant does not have."""
+    options = getattr(section, "options", {})
+    if not options or values[section.variant] not in options:
+        return []
+    own = options[values[section.variant]]
+    return sorted(set().union(*options.values()) - own)
+
+
+def _foreign_message(section: Any, values: dict[str, Any], name: str) -> str:
+    chosen = values[section.variant]
+    having = [variant for variant, names in section.options.items() if name in names]
+    own = ", ".join(sorted(section.options[chosen])) or "none"
+    return (
+        f"{section.variant} {chosen!r} has no option {name!r} (its own: {own}); "
+        f"it belongs to {', '.join(having)}"
+    )
+
+
+def _inner_type(annotation: Any, name: str) -> Any:
+    if dataclasses.is_dataclass(annotation):
+        assert isinstance(annotation, type)
+        return type_hints(annotation).get(name)
+    return get_args(annotation)[1] if get_origin(annotation) is dict else None
+
+
+def _default(field: Any, instance: Any) -> Any:
+    """What a field is when its key is left out, or MISSING."""
+    if instance is not None and instance is not dataclasses.MISSING:
+        return getattr(instance, field.name)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
+
+
+def _paths(section: Any, key: str = "") -> Iterator[str]:
+    """The dotted names of all keys below a section, parents first."""
+    for name, annotation in type_hints(section).items():
+        yield _join(key, name)
+        if dataclasses.is_dataclass(annotation):
+            yield from _paths(annotation, _join(key, name))
