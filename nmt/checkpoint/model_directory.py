@@ -1,0 +1,192 @@
+"""A trained model as a directory: weights, configuration and codec, and nothing else is needed."""
+
+import functools
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from nmt.checkpoint.atomic import Writer, bytes_writer, settled, storage_errors
+from nmt.checkpoint.manifest import MANIFEST, SealedDirectory
+from nmt.checkpoint.store import CheckpointStore, verify
+from nmt.checkpoint.tensors import ModelMismatchError, read_into, tensors_writer
+from nmt.config.config import Config, ModelConfig
+from nmt.config.loading import dump_config, parse_config
+from nmt.data.codec import Codec
+from nmt.errors import IntegrityError, NoCheckpointError
+from nmt.model.transformer import Transformer
+
+logger = logging.getLogger(__name__)
+
+MODEL = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+CONFIG = "config.yaml"
+NOT_CODEC = frozenset({MODEL, OPTIMIZER, STATE, CONFIG})
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to translate, and what belongs to it."""
+
+    config: Config
+    codec: Codec
+    model: Transformer
+    path: Path
+
+
+class ModelDirectory:
+    """How a model directory becomes a model."""
+
+    @staticmethod
+    def load(path: Path, *, verify: bool = True) -> LoadedModel:
+        """The model in evaluation mode; every file that is read is verified while it is read.
+
+        A directory that is replaced while we read it (a better `best`) is read again.
+        """
+        while True:
+            before = identity(path)
+            try:
+                return read_model(path, verify=verify)
+            except IntegrityError:
+                if identity(path) == before:
+                    raise
+
+
+def identity(path: Path) -> int | None:
+    """What tells a directory from the one that takes its place."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
+
+
+def read_model(path: Path, *, verify: bool) -> LoadedModel:
+    """The model of a directory, built without drawing the random numbers of a new one."""
+    directory = SealedDirectory(path)
+    if verify:
+        directory.verify([name for name in directory.entries if name not in (MODEL, OPTIMIZER)])
+    config = read_config(directory)
+    codec = Codec.load(path)
+    with directory.open(MODEL, verify=verify) as reader:
+        check_plausible(config.model, size=reader.remaining, path=path)
+        with NoInitialisation():
+            model = Transformer(
+                config.model,
+                source_vocabulary_size=len(codec.source.vocabulary),
+                target_vocabulary_size=len(codec.target.vocabulary),
+            )
+        read_into(reader, model.state_dict())
+    return LoadedModel(config, codec, model.eval(), path)
+
+
+def read_config(directory: SealedDirectory) -> Config:
+    """The configuration that a model was trained with."""
+    path = directory.path / CONFIG
+    try:
+        text = directory.read_bytes(CONFIG).decode()
+    except UnicodeDecodeError as error:
+        raise IntegrityError(f"{path}: not UTF-8") from error
+    return parse_config(text, name=str(path), directory=directory.path)
+
+
+def check_plausible(config: ModelConfig, *, size: int, path: Path) -> None:
+    """Refuse a configuration of a model far larger than its file, before memory is taken for it."""
+    layers = config.encoder_layers + config.decoder_layers
+    least = 2 * layers * config.dim * (config.dim + config.feed_forward_dim)  # two bytes a number
+    if least > size:
+        raise ModelMismatchError(
+            f"{path / CONFIG}: describes a model larger than {MODEL}, which has {size} bytes"
+        )
+
+
+class NoInitialisation(TorchFunctionMode):
+    """A context in which tensors are not filled with random numbers: the file will fill them."""
+
+    FILLS = frozenset({"normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_"})
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        arguments: tuple[Any, ...] = (),
+        keywords: dict[str, Any] | None = None,
+    ) -> Any:
+        keywords = keywords or {}
+        if getattr(function, "__name__", None) in self.FILLS:
+            return arguments[0] if arguments else keywords["tensor"]
+        return function(*arguments, **keywords)
+
+
+def model_files(
+    config: Config, codec: Codec, state_dict: Mapping[str, Tensor]
+) -> dict[str, Writer]:
+    """The files of a model directory; the weights are read when they are written."""
+    return {
+        CONFIG: bytes_writer(dump_config(config).encode()),
+        **{name: bytes_writer(data) for name, data in codec_files(codec).items()},
+        MODEL: tensors_writer(state_dict),
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def codec_files(codec: Codec) -> dict[str, bytes]:
+    """The files of a codec, which does not change during a run."""
+    with tempfile.TemporaryDirectory() as name, storage_errors(Path(name)):
+        directory = Path(name)
+        codec.save(directory)
+        return {name: (directory / name).read_bytes() for name in codec.files()}
+
+
+def load_weights(directory: SealedDirectory, model: torch.nn.Module, name: str = MODEL) -> None:
+    """Fill an existing model's weights from a verified file."""
+    with directory.open(name) as reader:
+        read_into(reader, model.state_dict())
+
+
+def find_model(path: Path) -> Path:
+    """The model directory that `path` is, or the one of a run directory that should be used.
+
+    That is `average`, else `best`, else the newest good checkpoint; the log says which. An
+    `average` or `best` that turns out to be damaged is an error when it is loaded: another model in
+    its place would be a surprise.
+    """
+    if not path.is_dir():
+        raise NoCheckpointError(f"{path}: expected a model or run directory, found none")
+    if (path / MANIFEST).exists() or (path / MODEL).exists():
+        return path
+    for name in ("average", "best"):
+        found = settled(path / name)
+        if found is not None:
+            logger.info("model: %s", found)
+            return found
+    found = newest_model(CheckpointStore(path))
+    logger.info("model: %s", found)
+    return found
+
+
+def newest_model(store: CheckpointStore) -> Path:
+    """The checkpoint of the highest step that verifies but for the state of the optimizer."""
+    steps = store.steps()
+    for step in reversed(steps):
+        try:
+            verify(store.path(step), skip=(OPTIMIZER,))
+        except (IntegrityError, NoCheckpointError) as error:
+            logger.warning("checkpoint of step %d is not used: %s", step, error)
+        else:
+            return store.path(step)
+    if steps:
+        raise NoCheckpointError(
+            f"{store.directory}: none of the {len(steps)} checkpoints is intact"
+        )
+    raise NoCheckpointError(
+        f"{store.run_dir}: expected a model directory, or a run directory with average, best or "
+        "checkpoints in it"
+    )

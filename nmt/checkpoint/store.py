@@ -1,0 +1,159 @@
+"""The checkpoints of a run: saved whole, verified, never all lost."""
+
+import itertools
+import logging
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from nmt.checkpoint.atomic import (
+    Writer,
+    bytes_writer,
+    json_writer,
+    recover,
+    remove_directory,
+    replace_directory,
+    write_directory,
+)
+from nmt.checkpoint.lock import locked
+from nmt.checkpoint.manifest import MANIFEST, SealedDirectory
+from nmt.errors import IntegrityError, NoCheckpointError, StorageError, UserError
+
+__all__ = [
+    "CheckpointStore",
+    "Writer",
+    "bytes_writer",
+    "json_writer",
+    "replace_directory",
+    "verify",
+    "write_directory",
+]
+
+logger = logging.getLogger(__name__)
+
+STEP_NAME = re.compile(r"step-(\d{8,12})")
+LEAST_KEPT = 2  # one may turn out to be damaged
+
+Signature = frozenset[tuple[str, int, int, int, int]]
+
+
+def verify(path: Path, *, skip: Collection[str] = ()) -> None:
+    """Check every bit of a model directory; an IntegrityError names the file that is not right."""
+    directory = SealedDirectory(path)
+    directory.verify([name for name in directory.entries if name not in skip])
+
+
+class CheckpointStore:
+    """The directories `checkpoints/step-*`, `best` and `average` of one run."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.directory = run_dir / "checkpoints"
+        # What verification found, for as long as the files do not change.
+        self._results: dict[int, tuple[Signature, UserError | None]] = {}
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run directory against other trainers; put in order what a crash left."""
+        with locked(self.run_dir):
+            recover(self.directory, exclusive=True)
+            # Another command may be writing `average` at this moment, so the dead are told apart.
+            recover(self.run_dir, name="best", exclusive=True)
+            recover(self.run_dir, name="average", exclusive=False)
+            yield
+
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of `step` is, or would be."""
+        return self.directory / f"step-{step:08d}"
+
+    def steps(self) -> list[int]:
+        """The steps of all checkpoints, good or not, in rising order."""
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StorageError(f"{self.directory}: {error.strerror}") from error
+        found = {int(match[1]) for match in map(STEP_NAME.fullmatch, names) if match}
+        return sorted(step for step in found if self.path(step).name in names)
+
+    def save(self, step: int, files: Mapping[str, Writer]) -> Path:
+        """Write the checkpoint of `step`; after a StorageError all is as it was before."""
+        path = self.path(step)
+        replace_directory(path, files)
+        self._results[step] = (signature(path), None)
+        return path
+
+    def put(self, name: str, files: Mapping[str, Writer]) -> Path:
+        """Write `best` or `average`, in the place of the one before."""
+        assert name in ("best", "average"), name
+        replace_directory(self.run_dir / name, files)
+        return self.run_dir / name
+
+    def verify(self, path: Path) -> None:
+        """Check every bit of a model directory; an IntegrityError names the file at fault."""
+        verify(path)
+
+    def good_steps(self) -> Iterator[int]:
+        """The steps whose checkpoints verify, newest first; others are warned of, once."""
+        for step in reversed(self.steps()):
+            present = signature(self.path(step))
+            known, problem = self._results.get(step, (None, None))
+            if known != present:
+                problem = self._check(step)
+                self._results[step] = (present, problem)
+            if problem is None:
+                yield step
+
+    def _check(self, step: int) -> UserError | None:
+        try:
+            verify(self.path(step))
+        except (IntegrityError, NoCheckpointError) as error:
+            logger.warning("checkpoint of step %d is not used: %s", step, error)
+            return error
+        return None
+
+    def newest(self) -> Path | None:
+        """The checkpoint of the highest step that verifies; None in a run that has none at all.
+
+        Damaged checkpoints and no good one: NoCheckpointError, and nothing is touched.
+        """
+        steps = self.steps()
+        newest = next(self.good_steps(), None)
+        if newest is None and steps:
+            raise NoCheckpointError(
+                f"{self.directory}: none of the {len(steps)} checkpoints is intact; "
+                "restore one from a copy, or start again with another run_dir"
+            )
+        return None if newest is None else self.path(newest)
+
+    def prune(self, *, keep_last: int, keep: Collection[int] = ()) -> list[int]:
+        """Delete what is older than the `keep_last` newest good ones; return the steps deleted.
+
+        Steps in `keep` stay. Damaged checkpoints do not count, and two good ones always stay.
+        """
+        kept = list(itertools.islice(self.good_steps(), max(keep_last, LEAST_KEPT)))
+        if len(kept) < LEAST_KEPT:
+            return []
+        deleted = [step for step in self.steps() if step < kept[-1] and step not in keep]
+        for step in deleted:
+            remove_directory(self.path(step))
+            self._results.pop(step, None)
+        return deleted
+
+
+def signature(path: Path) -> Signature:
+    """What changes when any file of a directory is written to, cut or exchanged."""
+    found = []
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                facts = entry.stat(follow_symlinks=False)
+                found.append(
+                    (entry.name, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
+                )
+    except OSError:
+        return frozenset()
+    return frozenset(found) if any(item[0] == MANIFEST for item in found) else frozenset()

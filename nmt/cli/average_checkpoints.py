@@ -1,0 +1,131 @@
+"""nmt-average-checkpoints: the mean of the last checkpoints of a run, as a model of its own."""
+
+import argparse
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nmt.checkpoint.manifest import MANIFEST, SealedDirectory
+from nmt.checkpoint.store import CheckpointStore
+from nmt.cli import console
+from nmt.errors import IntegrityError, NoCheckpointError, UserError
+
+logger = logging.getLogger("nmt.cli.average_checkpoints")
+
+
+def build_parser() -> console.Parser:
+    """The arguments of the command."""
+    parser = console.Parser(
+        prog="nmt-average-checkpoints",
+        description="Average the weights of several checkpoints; the result is a model directory "
+        "that nmt-translate takes, and that records what went into it.",
+        epilog="Exit codes: 0 done, 2 bad input or different models, 3 no checkpoint, 4 storage, "
+        "6 a weight is not finite, 7 a damaged file.",
+    )
+    inputs = parser.add_mutually_exclusive_group(required=True)
+    inputs.add_argument(
+        "--run", type=Path, metavar="DIR", help="average the last checkpoints of this run"
+    )
+    inputs.add_argument(
+        "--checkpoints",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="average these model directories",
+    )
+    parser.add_argument(
+        "--last",
+        type=int,
+        metavar="N",
+        help="with --run: how many checkpoints, counted from the newest (default: 5)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where the model is written (default with --run: average in the run directory, where "
+        "nmt-translate --model RUN finds it); an earlier average is replaced",
+    )
+    return parser
+
+
+def average(arguments: argparse.Namespace) -> None:
+    """Choose, check, average, write."""
+    paths, output = choose(arguments)
+    check_output(output, paths)
+    from nmt.checkpoint.atomic import recover, replace_directory
+    from nmt.checkpoint.average import average_checkpoints
+
+    files = average_checkpoints(paths)
+    recover(output.parent, name=output.name, exclusive=False)
+    replace_directory(output, files)
+    names = ", ".join(path.name for path in paths)
+    logger.info("%s: the average of %d (%s)", output, len(paths), names)
+
+
+def choose(arguments: argparse.Namespace) -> tuple[list[Path], Path]:
+    """The directories to average, and where to."""
+    last, output = arguments.last, arguments.output
+    if arguments.checkpoints is not None:
+        if last is not None:
+            raise UserError("--last goes with --run; with --checkpoints all of them are averaged")
+        if output is None:
+            raise UserError("--checkpoints needs --output DIR")
+        paths = arguments.checkpoints
+        if len({path.resolve() for path in paths}) < len(paths):
+            logger.warning("a checkpoint is named more than once and counts that often")
+    else:
+        last = 5 if last is None else last
+        if last < 1:
+            raise UserError(f"--last: expected a positive number, got {last}")
+        paths = last_of_run(arguments.run, last)
+        output = output or arguments.run / "average"
+    return paths, Path(os.path.abspath(output))
+
+
+def last_of_run(run: Path, count: int) -> list[Path]:
+    """The newest `count` good checkpoints of a run, or as many as there are."""
+    store = CheckpointStore(run)
+    steps = list(itertools.islice(store.good_steps(), count))
+    if not steps:
+        raise NoCheckpointError(f"{store.directory}: expected checkpoints, found no good one")
+    if len(steps) < count:
+        logger.warning("%s: %d checkpoints asked for, %d found", run, count, len(steps))
+    return [store.path(step) for step in steps]
+
+
+def check_output(output: Path, inputs: Sequence[Path]) -> None:
+    """Never write over an input, into a model, or over anything but an earlier average."""
+    for path in inputs:
+        if output.resolve() == path.resolve():
+            raise UserError(f"--output {output}: is one of the inputs; choose another directory")
+    if (output.parent / MANIFEST).exists():
+        raise UserError(f"--output {output}: lies inside a model directory; choose another place")
+    if not os.path.lexists(output):
+        return
+    if not output.is_dir() or output.is_symlink():
+        raise UserError(f"--output {output}: exists and is not a directory")
+    if any(output.iterdir()) and not is_average(output):
+        raise UserError(
+            f"--output {output}: exists and is no average; remove it or choose another directory"
+        )
+
+
+def is_average(path: Path) -> bool:
+    """Whether a directory was written by this command."""
+    try:
+        return "average_of" in SealedDirectory(path).read_json("state.json")
+    except (IntegrityError, NoCheckpointError):
+        return False
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the result is its exit code."""
+    return console.run(build_parser(), average, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
