@@ -1,0 +1,391 @@
+"""nmt-score: how good translations are, with signatures that let others repeat the numbers."""
+
+import argparse
+import json
+import logging
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nmt import evaluation
+from nmt.cli import console
+from nmt.data.text import read_text
+from nmt.errors import DataError
+from nmt.evaluation import Comparison, Score
+
+logger = logging.getLogger(__name__)
+
+DESCRIPTION = """\
+Score translations against references with SacreBLEU: BLEU, chrF2 (higher is better) and TER (lower
+is better), each with the signature that lets others repeat it. Give raw, detokenised text, one
+sentence a line; .gz, .xz and .bz2 files are read as they are."""
+
+EPILOG = """\
+examples:
+  nmt-score --hypothesis out.de --reference test.de
+  nmt-score --hypothesis out.de --test-set wmt14/full --language-pair en-de
+  nmt-score --hypothesis baseline.de new.de --reference test.de --paired
+  nmt-score --hypothesis baseline.de new.de --reference test.de --paired ar --seed 7 --json
+  nmt-score --hypothesis seed1.de seed2.de seed3.de --reference test.de --over-seeds
+  nmt-score --hypothesis out.tok.de --reference test.tok.de --metrics --tokenized-bleu
+
+Several files after --reference are several references for each line. Test sets are read from
+SacreBLEU's cache, $SACREBLEU or ~/.sacrebleu; nothing is downloaded unless --download is given.
+The scores go to standard output, warnings to standard error; exit code 2 says that the input
+cannot be scored."""
+
+
+def build_parser() -> console.Parser:
+    """The arguments of nmt-score."""
+    parser = console.Parser(
+        prog="nmt-score",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_input(parser)
+    _add_metrics(parser)
+    _add_comparison(parser)
+    _add_output(parser)
+    return parser
+
+
+def _add_input(parser: console.Parser) -> None:
+    group = parser.add_argument_group("input")
+    group.add_argument(
+        "--hypothesis",
+        nargs="+",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="the translations; several files are several systems, shown side by side",
+    )
+    references = group.add_mutually_exclusive_group(required=True)
+    references.add_argument(
+        "--reference",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="the reference translations; several files: several references for each line",
+    )
+    references.add_argument(
+        "--test-set",
+        metavar="NAME",
+        help="take the references of this SacreBLEU test set, e.g. wmt14/full or multi30k/2016",
+    )
+    group.add_argument(
+        "--language-pair",
+        metavar="SRC-TGT",
+        help="e.g. en-de; needed with --test-set, and zh as target chooses --tokenize zh",
+    )
+    group.add_argument(
+        "--download",
+        action="store_true",
+        help="let SacreBLEU fetch a test set that is not in its cache",
+    )
+
+
+def _add_metrics(parser: console.Parser) -> None:
+    group = parser.add_argument_group("metrics")
+    group.add_argument(
+        "--metrics",
+        nargs="*",
+        choices=evaluation.METRICS,
+        default=list(evaluation.METRICS),
+        help="SacreBLEU metrics (default: bleu chrf ter); without a name: none of them",
+    )
+    group.add_argument(
+        "--tokenized-bleu",
+        action="store_true",
+        help="also BLEU as multi-bleu.perl computes it on the words of the text as given; "
+        "not comparable with SacreBLEU",
+    )
+    group.add_argument(
+        "--tokenize",
+        choices=evaluation.TOKENIZERS,
+        help="SacreBLEU's tokenizer for BLEU (default: 13a, or zh when the target language is zh)",
+    )
+    group.add_argument(
+        "--lowercase",
+        action="store_true",
+        help="ignore case in BLEU and chrF, as TER always does; in tokenized BLEU that of A to Z "
+        "only, as multi-bleu.perl -lc does",
+    )
+
+
+def _add_comparison(parser: console.Parser) -> None:
+    group = parser.add_argument_group("several systems")
+    group.add_argument(
+        "--paired",
+        nargs="?",
+        const="bs",
+        choices=("bs", "ar"),
+        help="test the difference of each system from the first: bs, paired bootstrap (what "
+        "--paired alone means), or ar, approximate randomisation",
+    )
+    group.add_argument(
+        "--samples",
+        type=_positive,
+        metavar="N",
+        help="bootstrap samples or randomisation trials (default: bs 1000, ar 10000)",
+    )
+    group.add_argument(
+        "--seed",
+        type=_positive,
+        default=evaluation.DEFAULT_SEED,
+        metavar="N",
+        help="seed of the paired test, from 1 up (default: %(default)s, SacreBLEU's)",
+    )
+    group.add_argument(
+        "--over-seeds",
+        action="store_true",
+        help="the hypotheses are runs of one system with different seeds: add mean and sample "
+        "standard deviation",
+    )
+
+
+def _add_output(parser: console.Parser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--width",
+        type=int,
+        choices=range(13),
+        default=2,
+        metavar="DIGITS",
+        help="digits after the point in the table, 0 to 12 (default: %(default)s); JSON has all",
+    )
+    group.add_argument(
+        "--json", action="store_true", help="write one JSON object instead of a table"
+    )
+
+
+def score(arguments: argparse.Namespace) -> None:
+    """Read, check, score, print."""
+    _check_arguments(arguments)
+    reference_paths: list[Path] = arguments.reference or evaluation.official_references(
+        arguments.test_set, arguments.language_pair, download=arguments.download
+    )
+    references = [_read(path) for path in reference_paths]
+    systems = [_read(path) for path in arguments.hypothesis]
+    first = reference_paths[0]
+    for path, lines in zip(
+        [*arguments.hypothesis, *reference_paths], [*systems, *references], strict=True
+    ):
+        if len(lines) != len(references[0]):
+            raise DataError(
+                f"expected equal numbers of lines, "
+                f"got {len(lines)} in {path} and {len(references[0])} in {first}"
+            )
+        _warn_of_tokenized_text(path, lines, raw_expected=bool(arguments.metrics))
+    rows = _score_systems(arguments, systems, references)
+    for path, row in zip(arguments.hypothesis, rows, strict=True):
+        _warn_of_zero(path, row)
+    if arguments.json:
+        result = _as_json(arguments, reference_paths, len(references[0]), rows)
+        print(json.dumps(result, indent=2))
+    else:
+        print(_as_table(arguments, rows))
+    sys.stdout.flush()
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 up, got {text}")
+    return int(text)
+
+
+def _check_arguments(arguments: argparse.Namespace) -> None:
+    if not arguments.metrics and not arguments.tokenized_bleu:
+        raise DataError("nothing to compute: name --metrics, or give --tokenized-bleu")
+    pair = arguments.language_pair
+    if arguments.test_set and not pair:
+        raise DataError("--test-set needs --language-pair, e.g. --language-pair en-de")
+    if pair and not all(pair.partition("-")):
+        raise DataError(f"--language-pair: expected two languages such as en-de, got {pair}")
+    if arguments.paired and arguments.over_seeds:
+        raise DataError(
+            "--paired compares different systems, --over-seeds averages one; give only one of them"
+        )
+    for option, given in (("--paired", arguments.paired), ("--over-seeds", arguments.over_seeds)):
+        if given and len(arguments.hypothesis) < 2:
+            raise DataError(f"{option} needs at least two --hypothesis files, got one")
+    if arguments.paired and not arguments.metrics:
+        raise DataError("--paired tests SacreBLEU metrics: name at least one after --metrics")
+
+
+def _read(path: Path) -> list[str]:
+    lines = list(read_text(path))
+    if not lines:
+        raise DataError(f"expected a sentence a line, got an empty file: {path}")
+    return lines
+
+
+def _warn_of_tokenized_text(path: Path, lines: Sequence[str], *, raw_expected: bool) -> None:
+    if not raw_expected:
+        return
+    for sign in evaluation.signs_of_tokenization(lines):
+        logger.warning(
+            "%s looks tokenised (%s): SacreBLEU's scores need raw text to be comparable", path, sign
+        )
+
+
+def _warn_of_zero(path: Path, row: Sequence[Comparison]) -> None:
+    """BLEU is 0, even for a perfect file, when the lines are too short: say so."""
+    for entry in row:
+        if "precisions" in entry.score.details and entry.score.value == 0:
+            logger.warning(
+                "%s of %s is 0: no four words in a row match a reference", entry.score.name, path
+            )
+
+
+def _tokenizer(arguments: argparse.Namespace) -> str:
+    """SacreBLEU's tokenizer: the one asked for, else by the target language."""
+    if arguments.tokenize:
+        return str(arguments.tokenize)
+    target = (arguments.language_pair or "").partition("-")[2]
+    if target in ("ja", "ko"):
+        logger.warning(
+            "tokenizer 13a does not suit target language %s; consider --tokenize char", target
+        )
+    return "zh" if target == "zh" else "13a"
+
+
+def _score_systems(
+    arguments: argparse.Namespace,
+    systems: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+) -> list[list[Comparison]]:
+    """For each system a row of scores; without --paired they have no p-values."""
+    metrics = evaluation.Metrics(
+        references,
+        names=list(dict.fromkeys(arguments.metrics)),
+        tokenize=_tokenizer(arguments),
+        lowercase=arguments.lowercase,
+    )
+    if arguments.paired:
+        logger.info("testing each system against %s ...", arguments.hypothesis[0])
+        rows = metrics.compare(
+            systems, test=arguments.paired, samples=arguments.samples, seed=arguments.seed
+        )
+    else:
+        rows = [[_alone(entry) for entry in metrics.score(system)] for system in systems]
+    if arguments.tokenized_bleu:
+        for row, system in zip(rows, systems, strict=True):
+            value = evaluation.tokenized_bleu(system, references, lowercase=arguments.lowercase)
+            row.append(_alone(value))
+    return rows
+
+
+def _alone(score: Score) -> Comparison:
+    return Comparison(score, p_value=None, mean=None, interval=None)
+
+
+def _deviations(rows: Sequence[Sequence[Comparison]]) -> list[tuple[str, float, float]]:
+    """(metric, mean, sample standard deviation) over the systems, for each metric."""
+    columns = zip(*rows, strict=True)
+    return [
+        (
+            column[0].score.name,
+            statistics.fmean(entry.score.value for entry in column),
+            statistics.stdev(entry.score.value for entry in column),
+        )
+        for column in columns
+    ]
+
+
+def _as_json(
+    arguments: argparse.Namespace,
+    references: Sequence[Path],
+    num_lines: int,
+    rows: Sequence[Sequence[Comparison]],
+) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "lines": num_lines,
+        "references": [str(path) for path in references],
+        "test_set": arguments.test_set,
+        "language_pair": arguments.language_pair,
+        "systems": [
+            {
+                "name": str(path),
+                "scores": [_entry_as_json(entry, paired=arguments.paired) for entry in row],
+            }
+            for path, row in zip(arguments.hypothesis, rows, strict=True)
+        ],
+    }
+    if arguments.paired:
+        result["paired"] = {
+            "test": arguments.paired,
+            "baseline": str(arguments.hypothesis[0]),
+            "samples": arguments.samples or evaluation.DEFAULT_SAMPLES[arguments.paired],
+            "seed": arguments.seed,
+        }
+    if arguments.over_seeds:
+        result["over_seeds"] = [
+            {"metric": name, "runs": len(rows), "mean": mean, "deviation": deviation}
+            for name, mean, deviation in _deviations(rows)
+        ]
+    return result
+
+
+def _entry_as_json(entry: Comparison, *, paired: str | None) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "metric": entry.score.name,
+        "value": entry.score.value,
+        "signature": entry.score.signature,
+        "details": dict(entry.score.details),
+    }
+    if paired and entry.score.name != evaluation.TOKENIZED_BLEU:
+        result["p_value"] = entry.p_value
+        if paired == "bs":
+            result |= {"bootstrap_mean": entry.mean, "bootstrap_interval": entry.interval}
+    return result
+
+
+def _as_table(arguments: argparse.Namespace, rows: Sequence[Sequence[Comparison]]) -> str:
+    """One system: a line a metric. Several: a line a system, then the signatures."""
+    width = arguments.width
+    signatures = [[entry.score.name, entry.score.signature] for entry in rows[0]]
+    if len(rows) == 1:
+        lines = [
+            [entry.score.name, f"{entry.score.value:.{width}f}", entry.score.signature]
+            for entry in rows[0]
+        ]
+        return _align([["metric", "value", "signature"], *lines])
+    table = [["system", *(name for name, _ in signatures)]]
+    for path, row in zip(arguments.hypothesis, rows, strict=True):
+        table.append([str(path), *(_cell(entry, width) for entry in row)])
+    if arguments.over_seeds:
+        deviations = _deviations(rows)
+        table.append(["mean", *(f"{mean:.{width}f}" for _, mean, _ in deviations)])
+        table.append(["standard deviation", *(f"{spread:.{width}f}" for *_, spread in deviations)])
+    text = _align(table) + "\n\n" + _align([["metric", "signature"], *signatures])
+    if arguments.paired:
+        text += "\n\np: against the first system; * p < 0.05"
+    return text
+
+
+def _cell(entry: Comparison, width: int) -> str:
+    text = f"{entry.score.value:.{width}f}"
+    if entry.p_value is None:
+        return text
+    return f"{text} (p={entry.p_value:.4f}{'*' if entry.p_value < 0.05 else ''})"
+
+
+def _align(table: Sequence[Sequence[str]]) -> str:
+    """The rows with their columns padded to one width."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run nmt-score and return its exit code."""
+    return console.run(build_parser(), score, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
