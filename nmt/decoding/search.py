@@ -1,0 +1,301 @@
+"""Find good outputs of a step function: greedy and beam search, and sampling.
+
+Search knows nothing of models: it asks a step function for logits and tells it which hypotheses to
+keep, so it is tested on hand-written tables. Greedy search is beam search with a beam of 1.
+
+Shapes: B sentences, K hypotheses of a sentence (the beam), V vocabulary, T tokens so far,
+C candidates for the next beam, N wanted results.
+
+What beam search does: every step ranks the K x V continuations of a sentence. Those among the
+best K that end are finished; the best K that do not end live on. A sentence is over when K
+hypotheses have finished, or, earlier, when no live one can still beat the N-th best finished one.
+A finished hypothesis scores log p / ((5 + n) / 6)^length_penalty (Wu et al. 2016, equation 14); its
+length n counts the end token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt.decoding.choices import Candidates, Sampling, choose_beam, choose_samples
+
+# A token that search is forced to take (of a prefix, or the end at the maximum length) although its
+# probability is 0 costs this much instead of the whole hypothesis.
+FORCED_ZERO = -1e4
+
+# Sentences that are over leave the batch when at least this share of it is over.
+LEAVE_SHARE = 0.25
+
+
+class StepFunction(Protocol):
+    """One more token for every hypothesis; remembers what each hypothesis has read so far."""
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Read tokens [B, K], return logits [B, K, V] of the next; the caller may modify them."""
+
+    def reorder(self, parents: Tensor) -> None:
+        """Hypothesis k of sentence b goes on from the old hypothesis parents[b, k]."""
+
+    def select(self, sentences: Tensor) -> None:
+        """Keep these sentences [B'] of the batch, in this order."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What to search for; the same for all sentences."""
+
+    start_token: int
+    end_token: int
+    beam: int = 4
+    nbest: int = 1
+    length_penalty: float = 0.6
+    min_length: int = 0  # tokens before the end token
+    never: tuple[int, ...] = ()  # tokens that are never chosen
+    sampling: Sampling | None = None  # sample `beam` outputs instead of searching for the best
+    row_multiple: int = 1  # keep B x K a multiple of this while sentences leave
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.nbest <= self.beam, "expected 1 <= nbest <= beam"
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished output, without start and end token."""
+
+    tokens: tuple[int, ...]
+    log_probability: float  # of all tokens and the end token
+    score: float  # log probability over length penalty
+
+
+@dataclass
+class SearchState:
+    """What is known of the sentences still in the batch, T tokens into the search."""
+
+    sentences: Tensor  # [B] position in the results
+    over: Tensor  # [B] bool: nothing more is wanted of this sentence
+    tokens: Tensor  # [B, K, T + 1], the start token first
+    scores: Tensor  # [B, K] float64 log probability of each live hypothesis; -inf: no hypothesis
+    limits: Tensor  # [B] most tokens before the end token
+    forced: Tensor  # [B, P] prefixes; -1 where the choice is free
+    num_finished: Tensor  # [B]
+    best: Tensor  # [B, N] float64 scores of the best finished hypotheses, best first
+    uniform: Tensor | None  # [B, K, limit + 1] random numbers for sampling
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows [B'] of the batch."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.index_select(0, rows))
+
+
+def length_penalty(length: Tensor | float, power: float) -> Tensor:
+    """What the log probability of an output of this length (with end token) is divided by."""
+    return ((5.0 + torch.as_tensor(length, dtype=torch.float64)) / 6.0) ** power
+
+
+def search(
+    step: StepFunction,
+    options: SearchOptions,
+    *,
+    max_lengths: Sequence[int],
+    prefixes: Sequence[Sequence[int]] | None = None,
+    seeds: Sequence[int] | None = None,
+    num_padding: int = 0,
+    device: torch.device | str = "cpu",
+) -> list[list[Hypothesis]]:
+    """The `nbest` best finished hypotheses of each sentence, best first.
+
+    A sentence for which every number the step function returned was NaN gets an empty list.
+    `max_lengths` counts tokens before the end token; `prefixes` are tokens each output has to start
+    with; `seeds` number the sentences for sampling; the last `num_padding` sentences only fill up
+    the batch and have no result.
+    """
+    num_sentences = len(max_lengths) - num_padding
+    state = start_state(
+        options, max_lengths=max_lengths, prefixes=prefixes, seeds=seeds, device=device
+    )
+    state.over[num_sentences:] = True
+    results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
+    for length in range(int(state.limits.max()) + 1 if num_sentences else 0):
+        logits = step(state.tokens[:, :, -1])
+        normalizer = normalize(logits)
+        constrain(logits, normalizer, state, options, length)
+        if state.uniform is None:
+            finished, live = choose_beam(logits, normalizer, state.scores, end=options.end_token)
+        else:
+            assert options.sampling is not None
+            finished, live = choose_samples(
+                logits,
+                normalizer,
+                state.scores,
+                end=options.end_token,
+                sampling=options.sampling,
+                uniform=state.uniform[:, :, length],
+            )
+        finished.scores.masked_fill_(state.over[:, None], -torch.inf)
+        record(results, state, finished, options, length)
+        advance(step, state, live)
+        mark_over(state, options, length)
+        if bool(state.over.all()):
+            break
+        drop_over(step, state, options)
+    for hypotheses in results:
+        hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+    return [hypotheses[: options.nbest] for hypotheses in results]
+
+
+def start_state(
+    options: SearchOptions,
+    *,
+    max_lengths: Sequence[int],
+    prefixes: Sequence[Sequence[int]] | None,
+    seeds: Sequence[int] | None,
+    device: torch.device | str,
+) -> SearchState:
+    """The state before the first step: one live hypothesis a sentence, `beam` when sampling."""
+    size, beam = len(max_lengths), options.beam
+    prefixes = prefixes or [()] * size
+    limits = [max(limit, len(prefix)) for limit, prefix in zip(max_lengths, prefixes, strict=True)]
+    forced = torch.full((size, max(map(len, prefixes), default=0)), -1)
+    for row, prefix in enumerate(prefixes):
+        forced[row, : len(prefix)] = torch.tensor(prefix, dtype=torch.int64)
+    scores = torch.zeros(size, beam, dtype=torch.float64, device=device)
+    uniform = None
+    if options.sampling is None:
+        scores[:, 1:] = -torch.inf
+    else:
+        seeds = seeds or range(size)
+        uniform = draw_uniform(options.sampling.seed, seeds, limits, beam).to(device)
+    return SearchState(
+        sentences=torch.arange(size, device=device),
+        over=torch.zeros(size, dtype=torch.bool, device=device),
+        tokens=torch.full((size, beam, 1), options.start_token, device=device),
+        scores=scores,
+        limits=torch.tensor(limits, dtype=torch.int64, device=device),
+        forced=forced.to(device),
+        num_finished=torch.zeros(size, dtype=torch.int64, device=device),
+        best=torch.full((size, options.nbest), -torch.inf, dtype=torch.float64, device=device),
+        uniform=uniform,
+    )
+
+
+def draw_uniform(seed: int, sentences: Sequence[int], limits: Sequence[int], beam: int) -> Tensor:
+    """Random numbers [B, K, longest] that depend on seed and sentence, not on the batch."""
+    numbers = torch.zeros(len(limits), beam, max(limits, default=0) + 1, dtype=torch.float64)
+    for row, (sentence, limit) in enumerate(zip(sentences, limits, strict=True)):
+        drawn = np.random.default_rng([seed, sentence]).random((limit + 1, beam))
+        numbers[row, :, : limit + 1] = torch.from_numpy(drawn).T
+    return numbers
+
+
+def normalize(logits: Tensor) -> Tensor:
+    """The log of the sum of exponentials [B, K] of logits [B, K, V], in which NaN becomes -inf.
+
+    It is +inf where nothing finite is left, so that every log probability of that row is -inf.
+    """
+    normalizer = torch.logsumexp(logits, dim=-1)
+    if bool(normalizer.isfinite().all()):
+        return normalizer
+    logits.masked_fill_(~logits.isfinite(), -torch.inf)
+    normalizer = torch.logsumexp(logits, dim=-1)
+    return normalizer.masked_fill(normalizer == -torch.inf, torch.inf)
+
+
+def constrain(
+    logits: Tensor, normalizer: Tensor, state: SearchState, options: SearchOptions, length: int
+) -> None:
+    """Set the logits of what may not come after `length` tokens to -inf, in place."""
+    forced = torch.full_like(state.limits, -1)
+    if length < state.forced.shape[1]:
+        forced = state.forced[:, length]
+    forced = forced.masked_fill((forced < 0) & (state.limits <= length), options.end_token)
+    rows = (forced >= 0).nonzero()[:, 0]
+    if len(rows):
+        index = forced[rows][:, None, None].expand(-1, options.beam, 1)
+        kept = logits[rows].gather(2, index)
+        possible = normalizer[rows][:, :, None].isfinite()
+        floor = normalizer[rows][:, :, None] + FORCED_ZERO
+        kept = torch.where(possible & kept.isinf(), floor, kept)
+    for token in options.never:
+        logits[:, :, token] = -torch.inf
+    if length < options.min_length:
+        logits[:, :, options.end_token] = -torch.inf
+    if len(rows):
+        only = torch.full_like(logits[rows], -torch.inf)
+        logits[rows] = only.scatter(2, index, kept)
+
+
+def record(
+    results: list[list[Hypothesis]],
+    state: SearchState,
+    finished: Candidates,
+    options: SearchOptions,
+    length: int,
+) -> None:
+    """Store the hypotheses that ended after `length` tokens, and their scores in the state."""
+    ended = finished.scores > -torch.inf
+    if not bool(ended.any()):
+        return
+    penalty = length_penalty(length + 1, options.length_penalty).to(finished.scores.device)
+    scores = finished.scores / penalty
+    state.num_finished += ended.sum(dim=1)
+    state.best = torch.cat([state.best, scores], dim=1).topk(options.nbest, dim=1).values
+    rows, ranks = ended.nonzero(as_tuple=True)
+    columns = zip(
+        state.sentences[rows].tolist(),
+        state.tokens[rows, finished.parents[rows, ranks], 1:].tolist(),
+        finished.scores[rows, ranks].tolist(),
+        scores[rows, ranks].tolist(),
+        strict=True,
+    )
+    for sentence, tokens, log_probability, score in columns:
+        results[sentence].append(Hypothesis(tuple(tokens), log_probability, score))
+
+
+def advance(step: StepFunction, state: SearchState, live: Candidates) -> None:
+    """Make the chosen continuations the live hypotheses."""
+    own = torch.arange(live.parents.shape[1], device=live.parents.device)
+    if not bool((live.parents == own).all()):
+        step.reorder(live.parents)
+        index = live.parents[:, :, None].expand(-1, -1, state.tokens.shape[2])
+        state.tokens = state.tokens.gather(1, index)
+    state.tokens = torch.cat([state.tokens, live.tokens[:, :, None]], dim=2)
+    state.scores = live.scores
+
+
+def mark_over(state: SearchState, options: SearchOptions, length: int) -> None:
+    """Mark the sentences of which nothing better can come after `length + 1` tokens.
+
+    A log probability only falls, so what a live hypothesis can reach at most is its present one
+    over the penalty of the longest possible output (of the shortest, for a negative power).
+    """
+    live = state.scores.amax(dim=1).clamp(max=0.0)
+    power = options.length_penalty
+    longest = length_penalty(state.limits + 1, power)
+    shortest = length_penalty(max(length + 2, options.min_length + 1), power).to(live.device)
+    bound = torch.maximum(live / longest, live / shortest)
+    nothing_live = live == -torch.inf
+    state.over |= nothing_live | (state.num_finished >= options.beam)
+    if options.sampling is None:
+        state.over |= (state.num_finished >= options.nbest) & (state.best[:, -1] >= bound)
+
+
+def drop_over(step: StepFunction, state: SearchState, options: SearchOptions) -> None:
+    """Let sentences that are over leave the batch, if enough are and the padding allows it."""
+    size = len(state.over)
+    going_on = (~state.over).nonzero()[:, 0]
+    if size - len(going_on) < max(1.0, LEAVE_SHARE * size):
+        return
+    keep = len(going_on)
+    while keep * options.beam % options.row_multiple:
+        keep += 1
+    if keep >= size:
+        return
+    filling = state.over.nonzero()[: keep - len(going_on), 0]
+    rows = torch.cat([going_on, filling])
+    step.select(rows)
+    state.select(rows)

@@ -1,0 +1,367 @@
+"""Search over hand-written tables and against exhaustive search."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nmt.decoding.choices import Sampling
+from nmt.decoding.search import Hypothesis, SearchOptions, length_penalty, search
+
+START, END = 0, 1
+NAN = float("nan")
+INF = float("inf")
+
+
+class Table:
+    """A step function whose logits depend on the sentence and on all tokens read so far.
+
+    `tables` maps, per sentence, a history of tokens to logits.
+    """
+
+    def __init__(self, tables: Sequence[dict[tuple[int, ...], list[float]]], default: list[float]):
+        self.tables = list(tables)
+        self.default = default
+        self.histories: list[list[tuple[int, ...]]] = []
+        self.calls = 0
+        self.rows = 0
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        batch, beam = tokens.shape
+        assert batch == len(self.tables)
+        if not self.histories:
+            self.histories = [[()] * beam for _ in range(batch)]
+            assert (tokens == START).all()
+        else:
+            self.histories = [
+                [(*history, token) for history, token in zip(row, new, strict=True)]
+                for row, new in zip(self.histories, tokens.tolist(), strict=True)
+            ]
+        self.calls += 1
+        self.rows += batch
+        return torch.tensor(
+            [
+                [table.get(history, self.default) for history in row]
+                for table, row in zip(self.tables, self.histories, strict=True)
+            ]
+        )
+
+    def reorder(self, parents: Tensor) -> None:
+        self.histories = [
+            [row[parent] for parent in chosen]
+            for row, chosen in zip(self.histories, parents.tolist(), strict=True)
+        ]
+
+    def select(self, sentences: Tensor) -> None:
+        self.histories = [self.histories[row] for row in sentences.tolist()]
+        self.tables = [self.tables[row] for row in sentences.tolist()]
+
+
+def logs(*probabilities: float) -> list[float]:
+    return [math.log(p) if p else -INF for p in probabilities]
+
+
+def options(**changes: object) -> SearchOptions:
+    return SearchOptions(start_token=START, end_token=END, never=(START,), **changes)  # type: ignore[arg-type]
+
+
+def random_table(seed: int, vocabulary: int, depth: int, *, zeros: float = 0.0) -> dict:
+    """Random logits for every history up to `depth` tokens, some of them -inf."""
+    generator = torch.Generator().manual_seed(seed)
+    table = {}
+    for length in range(depth + 1):
+        for history in itertools.product(range(2, vocabulary), repeat=length):
+            logits = torch.randn(vocabulary, generator=generator) * 2
+            drop = torch.rand(vocabulary, generator=generator) < zeros
+            drop[END] = False
+            table[history] = logits.masked_fill(drop, -INF).tolist()
+    return table
+
+
+def exhaustive(
+    table: dict, vocabulary: int, *, max_length: int, min_length: int, power: float
+) -> list[Hypothesis]:
+    """All outputs of positive probability, best first."""
+    found = []
+    for length in range(min_length, max_length + 1):
+        for tokens in itertools.product(range(2, vocabulary), repeat=length):
+            total = 0.0
+            for position, token in enumerate([*tokens, END]):
+                scores = torch.tensor(table[tokens[:position]]).log_softmax(0)
+                total += scores[token].item()
+            if total > -INF:
+                score = total / float(length_penalty(length + 1, power))
+                found.append(Hypothesis(tokens, total, score))
+    return sorted(found, key=lambda hypothesis: -hypothesis.score)
+
+
+def test_greedy_follows_the_best_token_although_another_path_is_better() -> None:
+    table = {
+        (): logs(0, 0, 0.6, 0.4),
+        (2,): logs(0, 0.4, 0.3, 0.3),
+        (3,): logs(0, 0.9, 0.05, 0.05),
+    }
+    [[greedy]] = search(Table([table], logs(0, 1, 0, 0)), options(beam=1), max_lengths=[5])
+    assert greedy.tokens == (2,)
+    assert greedy.log_probability == pytest.approx(math.log(0.6 * 0.4))
+    [[best]] = search(
+        Table([table], logs(0, 1, 0, 0)), options(beam=2, length_penalty=0.0), max_lengths=[5]
+    )
+    assert best.tokens == (3,)
+    assert best.log_probability == pytest.approx(math.log(0.4 * 0.9))
+
+
+def test_length_penalty_counts_the_end_token() -> None:
+    table = {(): logs(0, 0.5, 0.5, 0)}
+    [[short, long]] = search(
+        Table([table], logs(0, 1, 0, 0)),
+        options(beam=2, nbest=2, length_penalty=1.0),
+        max_lengths=[3],
+    )
+    # Equal probability: dividing by (5 + n) / 6 makes the longer one better.
+    assert short.tokens == (2,)
+    assert short.score == pytest.approx(math.log(0.5) / (7 / 6))
+    assert long.tokens == ()
+    assert long.score == pytest.approx(math.log(0.5) / (6 / 6))
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10_000),
+    power=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 2.0]),
+    min_length=st.integers(0, 2),
+    zeros=st.sampled_from([0.0, 0.4]),
+)
+def test_wide_beam_is_exhaustive_search(
+    seed: int, power: float, min_length: int, zeros: float
+) -> None:
+    vocabulary, max_length = 5, 3
+    table = random_table(seed, vocabulary, max_length, zeros=zeros)
+    expected = exhaustive(
+        table, vocabulary, max_length=max_length, min_length=min_length, power=power
+    )
+    wide = options(beam=60, nbest=3, length_penalty=power, min_length=min_length)
+    [found] = search(Table([table], [0.0] * vocabulary), wide, max_lengths=[max_length])
+    assert [hypothesis.tokens for hypothesis in found] == [
+        hypothesis.tokens for hypothesis in expected[:3]
+    ]
+    for one, other in zip(found, expected, strict=False):
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+@given(seed=st.integers(0, 10_000), power=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 2.0]))
+def test_early_stop_is_exact(seed: int, power: float) -> None:
+    """Asking for as many results as the beam holds delays the stop; the best stays the best."""
+    table = random_table(seed, 5, 4)
+    beam = 4
+    [[early]] = search(
+        Table([table], [0.0] * 5), options(beam=beam, length_penalty=power), max_lengths=[4]
+    )
+    [late] = search(
+        Table([table], [0.0] * 5),
+        options(beam=beam, nbest=beam, length_penalty=power),
+        max_lengths=[4],
+    )
+    assert early == late[0]
+    assert [x.score for x in late] == sorted((x.score for x in late), reverse=True)
+
+
+def test_early_stop_saves_steps() -> None:
+    table = {(): logs(0, 0.9, 0.05, 0.05)}
+    step = Table([table], logs(0, 0.1, 0.5, 0.4))
+    [[best]] = search(step, options(beam=2, length_penalty=0.0), max_lengths=[50])
+    assert best.tokens == ()
+    assert step.calls == 1  # no continuation of probability 0.05 can beat 0.9
+    step = Table([table], logs(0, 0.1, 0.5, 0.4))
+    search(step, options(beam=2, length_penalty=2.0), max_lengths=[50])
+    assert step.calls > 1  # with a length penalty one could
+
+
+def test_a_later_hypothesis_can_still_win() -> None:
+    table = {(): logs(0, 0.52, 0.48, 0), (2,): logs(0, 0.0, 1.0, 0), (2, 2): logs(0, 1.0, 0, 0)}
+    [[best]] = search(
+        Table([table], logs(0, 1, 0, 0)), options(beam=2, length_penalty=1.0), max_lengths=[10]
+    )
+    assert best.tokens == (2, 2)
+
+
+@given(
+    seeds=st.lists(st.integers(0, 10_000), min_size=1, max_size=6),
+    beam=st.integers(1, 5),
+    multiple=st.sampled_from([1, 4]),
+    data=st.data(),
+)
+def test_a_sentence_is_searched_as_if_it_were_alone(
+    seeds: list[int], beam: int, multiple: int, data: st.DataObject
+) -> None:
+    tables = [random_table(seed, 5, 4) for seed in seeds]
+    limits = [data.draw(st.integers(0, 4)) for _ in seeds]
+    chosen = options(beam=beam, nbest=beam, row_multiple=multiple)
+    together = search(Table(tables, [0.0] * 5), chosen, max_lengths=limits)
+    alone = [
+        search(Table([table], [0.0] * 5), chosen, max_lengths=[limit])[0]
+        for table, limit in zip(tables, limits, strict=True)
+    ]
+    assert together == alone
+
+
+def test_sentences_that_are_over_leave_the_batch() -> None:
+    quick = {(): logs(0, 1, 0, 0)}
+    slow = {(2,) * length: logs(0, 0, 1, 0) for length in range(20)}
+    step = Table([quick, quick, quick, slow], logs(0, 1, 0, 0))
+    found = search(step, options(beam=1), max_lengths=[30] * 4)
+    assert [len(hypotheses[0].tokens) for hypotheses in found] == [0, 0, 0, 20]
+    assert step.rows == 4 + 20
+    step = Table([quick, quick, quick, slow], logs(0, 1, 0, 0))
+    search(step, options(beam=1, row_multiple=2), max_lengths=[30] * 4)
+    assert step.rows == 4 + 2 * 20
+
+
+def test_padding_sentences_have_no_result() -> None:
+    tables = [random_table(seed, 5, 4) for seed in (1, 2)]
+    [expected] = search(Table(tables[:1], [0.0] * 5), options(), max_lengths=[4])
+    [found] = search(Table(tables, [0.0] * 5), options(), max_lengths=[4, 4], num_padding=1)
+    assert found == expected
+
+
+def test_a_model_that_never_ends_is_ended_at_the_maximum() -> None:
+    step = Table([{}, {}], logs(0, 0, 0.5, 0.5))
+    found = search(step, options(beam=3), max_lengths=[7, 0])
+    assert [len(hypotheses[0].tokens) for hypotheses in found] == [7, 0]
+    assert all(math.isfinite(hypotheses[0].score) for hypotheses in found)
+
+
+def test_minimum_length() -> None:
+    [[found]] = search(
+        Table([{}], logs(0, 0.9, 0.1, 0)), options(beam=2, min_length=3), max_lengths=[9]
+    )
+    assert found.tokens == (2, 2, 2)
+
+
+def test_never_tokens_are_never_chosen() -> None:
+    chosen = SearchOptions(start_token=START, end_token=END, beam=2, never=(START, 2))
+    [[found]] = search(Table([{}], logs(0, 0.05, 0.9, 0.05)), chosen, max_lengths=[3])
+    assert 2 not in found.tokens
+
+
+def test_forced_prefix() -> None:
+    table = {
+        (): logs(0, 0.1, 0.8, 0.1),
+        (3,): logs(0, 0.25, 0.25, 0.5),
+        (3, 3): logs(0, 0.1, 0.9, 0),
+    }
+    found = search(
+        Table([table, table], logs(0, 1, 0, 0)),
+        options(beam=2, length_penalty=0.0),
+        max_lengths=[5, 5],
+        prefixes=[(3, 3), ()],
+    )
+    assert found[0][0].tokens == (3, 3, 2)
+    assert found[0][0].log_probability == pytest.approx(math.log(0.1 * 0.5 * 0.9))
+    assert found[1][0].tokens == (2,)
+    # A prefix may be longer than the maximum, unlikely, and hold what is never chosen.
+    [[forced]] = search(
+        Table([table], logs(0, 1, 0, 0)), options(), max_lengths=[1], prefixes=[(START, 2, 2)]
+    )
+    assert forced.tokens == (START, 2, 2)
+    assert math.isfinite(forced.score)
+
+
+def test_nan_is_never_chosen() -> None:
+    table = {(): [NAN, math.log(0.2), NAN, math.log(0.8)], (3,): [NAN, 0.0, NAN, INF]}
+    for beam in (1, 3):
+        [[found]] = search(Table([table], logs(0, 1, 0, 0)), options(beam=beam), max_lengths=[4])
+        assert found.tokens == (3,)
+        assert found.log_probability == pytest.approx(math.log(0.8))
+
+
+def test_all_nan_fails_only_that_sentence() -> None:
+    good = random_table(1, 5, 4)
+    bad = {history: [NAN] * 5 for history in good}
+    late = {**good, **{history: [NAN] * 5 for history in good if len(history) == 2}}
+    [expected] = search(Table([good], [NAN] * 5), options(min_length=3), max_lengths=[4])
+    found = search(
+        Table([bad, good, late], [NAN] * 5), options(min_length=3), max_lengths=[4, 4, 4]
+    )
+    assert found == [[], expected, []]
+
+
+@given(seed=st.integers(0, 10_000), share=st.sampled_from([0.1, 0.5, 0.9]), beam=st.integers(1, 4))
+def test_a_token_with_nan_is_not_in_the_output(seed: int, share: float, beam: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    table = random_table(seed, 6, 3)
+    for logits in table.values():
+        for token in range(6):
+            if token != END and torch.rand((), generator=generator) < share:
+                logits[token] = NAN
+    [found] = search(Table([table], [NAN] * 6), options(beam=beam, nbest=beam), max_lengths=[3])
+    assert found
+    for hypothesis in found:
+        for position, token in enumerate(hypothesis.tokens):
+            assert not math.isnan(table[hypothesis.tokens[:position]][token])
+        assert math.isfinite(hypothesis.score)
+
+
+def test_ties_go_to_the_lower_token() -> None:
+    step = Table([{(): [-INF, -INF, 0.0, 0.0, 0.0]}], [-INF, 0.0, -INF, -INF, -INF])
+    [found] = search(step, options(beam=4, nbest=3), max_lengths=[3])
+    assert [hypothesis.tokens for hypothesis in found] == [(2,), (3,), (4,)]
+
+
+def draw(table: dict, count: int, sampling: Sampling, *, first: int = 0) -> list[tuple[int, ...]]:
+    found = search(
+        Table([table] * count, logs(0, 1, 0, 0)),
+        options(beam=1, sampling=sampling),
+        max_lengths=[1] * count,
+        seeds=range(first, first + count),
+    )
+    return [hypotheses[0].tokens for hypotheses in found]
+
+
+def test_samples_follow_the_probabilities() -> None:
+    table = {(): logs(0, 0.2, 0.5, 0.3)}
+    drawn = draw(table, 4000, Sampling(seed=3))
+    assert drawn.count((2,)) / 4000 == pytest.approx(0.5, abs=0.03)
+    assert drawn.count((3,)) / 4000 == pytest.approx(0.3, abs=0.03)
+    cold = draw(table, 1000, Sampling(temperature=0.5, seed=3))
+    assert cold.count((2,)) / 1000 == pytest.approx(0.25 / 0.38, abs=0.05)
+    assert set(draw(table, 500, Sampling(top_k=2, seed=3))) == {(2,), (3,)}
+    assert set(draw(table, 500, Sampling(top_p=0.5, seed=3))) == {(2,)}
+    assert set(draw(table, 500, Sampling(top_p=0.51, seed=3))) == {(2,), (3,)}
+
+
+def test_samples_depend_on_seed_and_sentence_only() -> None:
+    table = {(): logs(0, 0.2, 0.5, 0.3)}
+    drawn = draw(table, 50, Sampling(seed=3))
+    assert drawn == draw(table, 50, Sampling(seed=3))
+    assert drawn[20:] == draw(table, 30, Sampling(seed=3), first=20)
+    assert drawn != draw(table, 50, Sampling(seed=4))
+
+
+def test_samples_are_scored_by_the_model_and_survive_nan() -> None:
+    table = {(): [NAN, math.log(0.2), math.log(0.8), NAN]}
+    sampling = Sampling(temperature=2.0, top_k=1, seed=1)
+    [[found]] = search(
+        Table([table], logs(0, 1, 0, 0)), options(beam=1, sampling=sampling), max_lengths=[3]
+    )
+    assert found.tokens == (2,)
+    assert found.log_probability == pytest.approx(math.log(0.8))
+    assert search(Table([{}], [NAN] * 4), options(beam=2, sampling=sampling), max_lengths=[3]) == [
+        []
+    ]
+
+
+def test_several_samples_of_a_sentence() -> None:
+    table = random_table(5, 6, 4)
+    [found] = search(
+        Table([table], [0.0] * 6),
+        options(beam=8, nbest=8, sampling=Sampling(seed=2)),
+        max_lengths=[4],
+    )
+    assert len(found) == 8
+    assert len({hypothesis.tokens for hypothesis in found}) > 3
