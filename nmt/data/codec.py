@@ -1,7 +1,6 @@
 """From raw text to numbers and back: tokenizer, subwords and vocabulary of both sides."""
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +24,11 @@ from nmt.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from nmt.config.config import DataConfig, SubwordConfig
 
-logger = logging.getLogger(__name__)
-
 FORMAT = 1
 CACHED_WORDS = 200_000  # a side and process, about 50 MB
 CACHED_WORD_LENGTH = 100
 LOOK_AHEAD = 8  # characters of the raw line that a tokenizer may drop at a time
-MOST_COUNTED = 4_000_000  # word types kept while counting, about 500 MB
+MOST_COUNTED = 2_000_000  # word types kept while counting, about 240 MB
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def _open(path: Path) -> io.BufferedReader:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
             raise DataError(f"{path}: expected a regular file, got {_file_type(mode)}")
-        stream = io.BufferedReader(io.FileIO(path), CHUNK)
+        stream: io.BufferedReader = io.BufferedReader(io.FileIO(path), CHUNK)
     except (OSError, ValueError) as error:  # ValueError: NUL in the name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DataError(f"{path}: cannot be read ({reason})") from error

@@ -1,6 +1,6 @@
 """Pieces of text and their numbers; the control symbols are numbers that no text can produce."""
 
-import logging
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Self
@@ -8,12 +8,11 @@ from typing import Self
 from nmt.data.text import LineWriter, read_text
 from nmt.errors import DataError
 
-logger = logging.getLogger(__name__)
-
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 # How the control symbols are shown; these strings are never looked up.
 CONTROL = ("<pad>", "<s>", "</s>", "<unk>")
 
+NUMBER = re.compile("[0-9]{1,18}")
 HEADER = "nmt-vocabulary 1"
 # The file has one piece a line and a tab before its count.
 ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -75,12 +74,12 @@ class Vocabulary:
         """Read what `save` wrote; anything doubtful is an error, for every id must be exact."""
         lines = read_text(path)
         head, _, length = next(lines, "").partition("\t")
-        if head != HEADER or not length.isdecimal():
+        if head != HEADER or not NUMBER.fullmatch(length):
             raise DataError(f"{path}:1: expected `{HEADER}<tab>number of pieces`: no vocabulary")
         counts: dict[str, int] = {}
         for number, line in enumerate(lines, start=2):
             escaped, tab, count = line.partition("\t")
-            if not tab or not escaped or not (count.isascii() and count.isdecimal()):
+            if not tab or not escaped or not NUMBER.fullmatch(count):
                 raise DataError(f"{path}:{number}: expected `piece<tab>count`, got {line[:80]!r}")
             try:
                 piece = _unescape(escaped)
