@@ -6,7 +6,9 @@ from typing import Any
 from tqdm import tqdm
 
 
-def progress_bar(*, total: int | None, unit: str, description: str, initial: int = 0) -> "tqdm[Any]":
+def progress_bar(
+    *, total: int | None, unit: str, description: str, initial: int = 0
+) -> "tqdm[Any]":
     """A bar on standard error with rate and time left; use as a context, call `.update(n)`."""
     return tqdm(
         total=total,

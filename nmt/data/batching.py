@@ -229,6 +229,7 @@ class Update(NamedTuple):
     epoch: int
     position: int  # of the update's first batch in the plan of the epoch
     batches: list[Batch]  # of this process; may be empty at the end of an epoch
+    tokens: int  # target tokens of the whole update, over all processes
     following: StreamState  # continue here after this update
 
 
@@ -286,6 +287,7 @@ class BatchStream:
         epoch, position = start
         while True:
             plan = self.plan(epoch)
+            target_lengths = self.corpus.target_lengths
             while position < len(plan):
                 mine = update_batches(plan, position, self.accumulate, self.rank, self.world_size)
                 after = position + self.accumulate
@@ -293,7 +295,9 @@ class BatchStream:
                 if after >= len(plan):
                     following = StreamState(epoch + 1, 0)
                 batches = [self.corpus.gather(indices) for indices in mine]
-                yield Update(epoch, position, batches, following)
+                everyone = plan[position:after]
+                tokens = sum(int(target_lengths[indices].sum()) for indices in everyone)
+                yield Update(epoch, position, batches, tokens, following)
                 position = after
             epoch, position = epoch + 1, 0
 

@@ -1,0 +1,60 @@
+"""nmt-train: train a model from a config; run again, it resumes."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nmt.cli import console
+
+
+def build_parser() -> console.Parser:
+    """The command line of nmt-train."""
+    parser = console.Parser(
+        prog="nmt-train",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Train a translation model. Prepares the data if that has not been done; the "
+        "same command\nresumes a run that was stopped or killed, exactly where it stood.",
+        epilog="examples:\n"
+        "  nmt-train --config configs/demo/rela-g-cross.yaml\n"
+        "  nmt-train --config my.yaml train.max_updates=2000 model.attention.cross=rela-g\n"
+        "  torchrun --nproc-per-node=8 -m nmt.cli.train --config my.yaml\n\n"
+        "Ctrl-C and SIGTERM save the current update and stop (exit 130, 143); SIGUSR1 does the\n"
+        "same and exits 0, for schedulers that queue the job again. Other exit codes: 2 bad input\n"
+        "or config, 3 no usable checkpoint, 4 storage, 5 run directory in use, 6 diverged.",
+    )
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML file")
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the effective config with all defaults to standard output, and end",
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="section.key=value",
+        help="values that replace those of the file",
+    )
+    return parser
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Run the command."""
+    from nmt.config.loading import dump_config, load_config
+
+    config = load_config(arguments.config, arguments.overrides)
+    if arguments.print_config:
+        sys.stdout.write(dump_config(config))
+        return 0
+    from nmt.training.run import train as run
+
+    return run(config)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point; the exit code."""
+    return console.run(build_parser(), train, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

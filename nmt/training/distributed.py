@@ -1,0 +1,87 @@
+"""Several processes as one: who we are, and the few things that processes tell each other."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from nmt.config.config import TrainConfig
+from nmt.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among all; a run without torchrun is a world of one."""
+
+    rank: int
+    size: int
+    device: torch.device
+    control: dist.ProcessGroup | None  # gloo, for messages that live in host memory
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and talks to the user."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The elementwise sum over all processes of a tensor in host memory."""
+        if self.size > 1:
+            dist.all_reduce(values, group=self.control)
+        return values
+
+    def maximum(self, value: int) -> int:
+        """The largest `value` of all processes."""
+        if self.size == 1:
+            return value
+        tensor = torch.tensor([value])
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control)
+        return int(tensor)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's `value` (JSON), in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        data = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
+        length = self.maximum(len(data))
+        own = torch.full((length,), ord(" "), dtype=torch.uint8)
+        own[: len(data)] = data
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(parts, own, group=self.control)
+        return [json.loads(bytes(part.tolist())) for part in parts]
+
+
+def choose_device(name: str, local_rank: int) -> torch.device:
+    """`auto` takes a GPU when there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("train.device is cuda, but torch finds no CUDA device; write cpu or auto")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank)
+
+
+@contextmanager
+def processes(config: TrainConfig) -> Iterator[Processes]:
+    """Join the other processes that torchrun started, if any, and leave them at the end."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
+    device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", "0")))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if size == 1:
+        yield Processes(0, 1, device, None)
+        return
+    timeout = timedelta(seconds=config.distributed_timeout)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timeout)
+    control = dist.new_group(backend="gloo", timeout=timeout)
+    try:
+        yield Processes(rank, size, device, control)
+    finally:
+        dist.destroy_process_group()

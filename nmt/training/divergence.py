@@ -1,0 +1,141 @@
+"""Watching over a run: updates with non-finite numbers, and a loss that blows up."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from nmt.errors import DivergedError
+from nmt.training.loss import TranslationLoss
+from nmt.training.state import SUMS, TrainingState
+from nmt.training.update import UpdateResult, grow_or_shrink_scale, loss_inputs
+
+logger = logging.getLogger(__name__)
+
+SKIPS_ALLOWED = 10  # consecutive updates with non-finite numbers
+WINDOW = 50  # updates whose mean loss is compared
+HIGH_WINDOWS_ALLOWED = 2
+SMALLEST_LOSS_SCALE = 1e-4
+
+
+class Watch:
+    """Looks at each update's result, on a GPU one update late so that nobody waits for it."""
+
+    def __init__(self, loss: TranslationLoss, state: TrainingState, *, precision: str) -> None:
+        self.loss = loss
+        self.state = state
+        self.scaled = precision == "float16"
+        self.device = next(loss.parameters()).device
+        self.lag = 1 if self.device.type == "cuda" and not self.scaled else 0
+        self.pending: deque[UpdateResult] = deque()
+
+    def take(self, result: UpdateResult) -> None:
+        """Remember a result; look at those that are old enough."""
+        self.pending.append(result)
+        while len(self.pending) > self.lag:
+            self.look(self.pending.popleft())
+
+    def flush(self) -> None:
+        """Look at everything that is still waiting: before a checkpoint."""
+        while self.pending:
+            self.look(self.pending.popleft())
+
+    def look(self, result: UpdateResult) -> None:
+        """Count an update that was skipped; too many in a row end the run."""
+        state = self.state
+        bad = bool(result.bad)
+        if self.scaled:
+            grow_or_shrink_scale(state, overflow=bad)
+            if state.loss_scale < SMALLEST_LOSS_SCALE:
+                raise DivergedError(
+                    f"diverged at update {result.update}: float16 overflows at every loss scale "
+                    f"down to {SMALLEST_LOSS_SCALE}; try bfloat16 or float32"
+                )
+        if not bad:
+            state.skipped_in_a_row = 0
+            return
+        state.skipped_updates += 1
+        if self.scaled:
+            return
+        state.skipped_in_a_row += 1
+        where = locate(self.loss, result)
+        logger.warning("update %d skipped: %s", result.update, where)
+        if state.skipped_in_a_row >= SKIPS_ALLOWED:
+            raise DivergedError(
+                f"diverged at update {result.update}: {SKIPS_ALLOWED} updates in a row with "
+                f"non-finite numbers, last {where}; the last checkpoint is good. Try a lower "
+                "learning rate, a longer warm-up, or train.clip_norm"
+            )
+
+    def judge(self, sums: list[float]) -> None:
+        """Take the sums over the last WINDOW updates, over all processes."""
+        state = self.state
+        values = dict(zip(SUMS, sums, strict=True))
+        if not values["tokens"]:
+            return
+        loss = values["loss"] / values["tokens"]
+        if state.lowest_loss is None or loss < state.lowest_loss:
+            state.lowest_loss = loss
+        high = loss > state.lowest_loss + max(1.0, 0.5 * state.lowest_loss)
+        state.high_windows = state.high_windows + 1 if high else 0
+        if state.high_windows >= HIGH_WINDOWS_ALLOWED:
+            raise DivergedError(
+                f"diverged at update {state.update}: the loss was as low as "
+                f"{state.lowest_loss:.2f} a token and has been {loss:.2f} lately; the last "
+                "checkpoints are kept. Try a lower learning rate or a longer warm-up"
+            )
+
+
+def locate(loss: TranslationLoss, result: UpdateResult) -> str:
+    """Which module and sentences are to blame: the update is run once more under observation."""
+    for batch in result.batches:
+        module = first_bad_module(loss, loss_inputs(batch, next(loss.parameters()).device))
+        if module:
+            sentences = ", ".join(str(index) for index in batch.indices[:8])
+            return f"{module} (training pairs {sentences}, counted from 0)"
+    return "a gradient is not finite, in no single batch alone"
+
+
+def first_bad_module(loss: TranslationLoss, inputs: tuple[Tensor, ...]) -> str | None:
+    """The first module with a non-finite weight, output or gradient."""
+    for name, parameter in loss.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"the weight {name} is not finite"
+    found: list[str] = []
+
+    def look(name: str, output: object) -> None:
+        if isinstance(output, Tensor) and not found and not torch.isfinite(output).all():
+            found.append(f"the output of {name or 'the loss'} is not finite")
+
+    hooks = [
+        module.register_forward_hook(partial(forward_hook, look, name))
+        for name, module in loss.named_modules()
+    ]
+    try:
+        value, _ = loss(*inputs)
+    finally:
+        for handle in hooks:
+            handle.remove()
+    if found:
+        return found[0]
+    if not torch.isfinite(value):
+        return "the loss is not finite"
+    gradients = torch.autograd.grad(value, list(loss.parameters()), allow_unused=True)
+    for (name, _), gradient in zip(loss.named_parameters(), gradients, strict=True):
+        if gradient is not None and not torch.isfinite(gradient).all():
+            return f"the gradient of {name} is not finite"
+    return None
+
+
+def forward_hook(
+    look: Callable[[str, object], None],
+    name: str,
+    _module: nn.Module,
+    _input: object,
+    output: object,
+) -> None:
+    """Show a module's output to `look`."""
+    look(name, output)

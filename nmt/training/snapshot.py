@@ -1,0 +1,111 @@
+"""What a checkpoint of a run holds, and how a run goes on from it."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from nmt.checkpoint.atomic import Writer, json_writer
+from nmt.checkpoint.manifest import SealedDirectory
+from nmt.checkpoint.model_directory import model_files
+from nmt.checkpoint.optimizer import flatten_optimizer, restore_optimizer
+from nmt.checkpoint.tensors import read_into, tensors_writer
+from nmt.config.config import Config
+from nmt.config.loading import parse_config
+from nmt.data.prepare import Prepared
+from nmt.errors import IntegrityError
+from nmt.training.state import TrainingState
+from nmt.training.update import Updater
+
+logger = logging.getLogger(__name__)
+
+MODEL = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+# With an average of the weights (train.ema), MODEL holds that average, which is what one wants to
+# translate with, and this file the weights that training goes on from.
+UNAVERAGED = "unaveraged.safetensors"
+STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A verified checkpoint to go on from."""
+
+    directory: SealedDirectory
+    config: Config
+    state: TrainingState
+    data_fingerprint: str
+    threads: int
+
+
+def whole_checkpoint(
+    updater: Updater, state: TrainingState, prepared: Prepared
+) -> Mapping[str, Writer]:
+    """All files of a checkpoint, by name."""
+    loss = updater.loss
+    files = dict(model_checkpoint(updater, state, prepared))
+    files[OPTIMIZER] = tensors_writer(
+        flatten_optimizer(updater.optimizer, loss.model.named_parameters())
+    )
+    if updater.average is not None:
+        files[UNAVERAGED] = tensors_writer(loss.model.state_dict())
+    return files
+
+
+def model_checkpoint(
+    updater: Updater, state: TrainingState, prepared: Prepared
+) -> Mapping[str, Writer]:
+    """The files of a model to translate with: no optimizer."""
+    with updater.averaged():
+        weights = updater.loss.model.state_dict()
+        if updater.average is not None:
+            weights = {name: value.clone() for name, value in weights.items()}
+    facts = {
+        "step": state.update,
+        "training": state.to_dict(),
+        "data_fingerprint": prepared.fingerprint,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    return {**model_files(updater.config, prepared.codec, weights), STATE: json_writer(facts)}
+
+
+def read_saved_run(path: Path) -> SavedRun:
+    """Open a checkpoint that the store has verified."""
+    directory = SealedDirectory(path)
+    facts = directory.read_json(STATE)
+    text = directory.read_bytes("config.yaml").decode()
+    try:
+        return SavedRun(
+            directory=directory,
+            config=parse_config(text, name=str(path / "config.yaml"), directory=path),
+            state=TrainingState.from_dict(facts["training"]),
+            data_fingerprint=facts["data_fingerprint"],
+            threads=facts["threads"],
+        )
+    except (KeyError, TypeError) as error:
+        raise IntegrityError(f"{path / STATE}: not the state of a run ({error})") from None
+
+
+def restore(updater: Updater, saved: SavedRun) -> None:
+    """Bring weights, optimizer and average to where they were, bit for bit."""
+    model = updater.loss.model
+    threads = torch.get_num_threads()
+    if threads != saved.threads and updater.device.type == "cpu":
+        logger.warning(
+            "going on with %d threads after %d: results stay good, but not the same to the last "
+            "bit (set train.threads)",
+            threads,
+            saved.threads,
+        )
+    weights = MODEL if updater.average is None else UNAVERAGED
+    with saved.directory.open(weights) as reader:
+        read_into(reader, model.state_dict())
+    if updater.average is not None:
+        named = dict(zip(updater.average.names, updater.average.values, strict=True))
+        with saved.directory.open(MODEL) as reader:
+            read_into(reader, named)
+    with saved.directory.open(OPTIMIZER) as reader:
+        restore_optimizer(reader, updater.optimizer, model.named_parameters())

@@ -1,0 +1,55 @@
+"""Where a run stands: the few numbers that, with weights and optimizer, resume it exactly.
+
+There is no random state to keep: the order of the data is a function of (seed, epoch), and the
+dropout masks are a function of (seed, update, forward pass).
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nmt.errors import IntegrityError
+
+# What is summed over updates: for the next log line, and for the next look for divergence.
+SUMS = ("updates", "tokens", "loss", "likelihood", "gradient_norm")
+
+
+@dataclass
+class TrainingState:
+    """What state.json holds besides facts about the machine."""
+
+    update: int = 0  # updates done
+    epoch: int = 0  # epochs done, which is also the number of the present one
+    position: int = 0  # batches of the present epoch already used
+    skipped_updates: int = 0
+    skipped_in_a_row: int = 0
+    best_score: float | None = None
+    best_update: int = 0
+    validations_since_best: int = 0
+    lowest_loss: float | None = None  # of any divergence window
+    high_windows: int = 0  # divergence windows in a row far above the lowest
+    loss_scale: float = 65536.0  # float16 only
+    updates_since_overflow: int = 0
+    log_sums: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))
+    watch_sums: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))
+
+    def to_dict(self) -> dict[str, Any]:
+        """For state.json; Python's floats survive JSON bit for bit."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "TrainingState":
+        """The state that `to_dict` described."""
+        names = {item.name for item in dataclasses.fields(cls)}
+        if set(values) != names:
+            difference = ", ".join(sorted(names ^ set(values)))
+            raise IntegrityError(f"state.json does not fit this version: {difference}")
+        return cls(**values)
+
+
+def dropout_seed(seed: int, update: int, forward_pass: int) -> int:
+    """The seed of one forward pass: the same on every machine and for every number of processes."""
+    words = np.random.SeedSequence([seed, update, forward_pass]).generate_state(2, np.uint32)
+    return int(words[0]) << 31 | int(words[1]) >> 1

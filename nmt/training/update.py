@@ -1,0 +1,194 @@
+"""One update: forward and backward over its batches, and a step if all numbers are finite."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from nmt.config.config import Config
+from nmt.data.batching import Batch, Update
+from nmt.training.distributed import Processes
+from nmt.training.loss import TranslationLoss
+from nmt.training.schedule import learning_rate
+from nmt.training.state import TrainingState, dropout_seed
+
+PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+SCALE_GROWTH_INTERVAL = 2000
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """Tensors, so that nobody has to wait for the device."""
+
+    update: int
+    bad: Tensor  # 1.0 where the update was skipped because a number was not finite
+    sums: Tensor  # [len(SUMS)] float64, zero where skipped
+    batches: Sequence[Batch]
+
+
+class Updater:
+    """Holds what an update changes: weights, optimizer, the average of the weights."""
+
+    def __init__(
+        self, loss: TranslationLoss, config: Config, processes: Processes, *, idle_batch: Batch
+    ) -> None:
+        self.config = config
+        self.idle_batch = idle_batch  # for a process that has no share in an update
+        self.processes = processes
+        self.loss = loss
+        self.device = processes.device
+        train = config.train
+        self.optimizer = torch.optim.Adam(
+            loss.parameters(),
+            lr=1.0,
+            betas=(train.adam.beta1, train.adam.beta2),
+            eps=train.adam.epsilon,
+            fused=True,
+        )
+        self.average = Average(loss.model, decay=train.ema) if train.ema else None
+        if train.compile:
+            loss.model.compile(dynamic=True)
+        self.module: nn.Module = loss
+        if processes.size > 1:
+            devices = [self.device.index] if self.device.type == "cuda" else None
+            self.module = DistributedDataParallel(loss, device_ids=devices)
+
+    def run(self, update: Update, state: TrainingState) -> UpdateResult:
+        """Update number `state.update + 1`."""
+        number = state.update + 1
+        scale = state.loss_scale if self.config.train.precision == "float16" else 1.0
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.optimizer.zero_grad(set_to_none=True)
+        # DDP averages over the processes; we want the sum, divided by the tokens of the update.
+        factor = scale * self.processes.size / update.tokens
+        for index, batch in enumerate(update.batches):
+            seed = dropout_seed(
+                self.config.seed, number, self.processes.rank + index * self.processes.size
+            )
+            last = index == len(update.batches) - 1
+            sums += self.backward(batch, seed, factor=factor, synchronise=last)
+        if not update.batches:  # the others wait for our gradients
+            self.backward(self.idle_batch, 0, factor=0.0, synchronise=True)
+        norm = self.unscale_and_clip(scale)
+        bad = (~torch.isfinite(norm)).float()
+        self.step(number, bad)
+        return UpdateResult(number, bad, self.row(update, sums, norm, bad), update.batches)
+
+    def backward(self, batch: Batch, seed: int, *, factor: float, synchronise: bool) -> Tensor:
+        """Accumulate the gradients of one batch; the sums of its loss and likelihood."""
+        waiting = (
+            self.module.no_sync()
+            if isinstance(self.module, DistributedDataParallel) and not synchronise
+            else nullcontext()
+        )
+        torch.manual_seed(seed)
+        with waiting:
+            with self.autocast():
+                loss, likelihood = self.module(*loss_inputs(batch, self.device))
+            # A loss that is not finite must show in the gradients, the one thing all processes see.
+            poison = torch.where(torch.isfinite(loss.detach()), factor, torch.nan)
+            (loss * poison).backward()
+        return torch.stack([loss.detach(), likelihood])
+
+    def autocast(self) -> torch.autocast:
+        """Mixed precision, or nothing for float32."""
+        dtype = PRECISIONS.get(self.config.train.precision)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+
+    def unscale_and_clip(self, scale: float) -> Tensor:
+        """The norm of the gradients of all parameters, before clipping."""
+        gradients = [p.grad for p in self.loss.parameters() if p.grad is not None]
+        if scale != 1.0:
+            torch._foreach_mul_(gradients, 1.0 / scale)
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if self.config.train.clip_norm:
+            torch.nn.utils.clip_grads_with_norm_(
+                list(self.loss.parameters()), self.config.train.clip_norm, norm
+            )
+        return norm
+
+    def step(self, update: int, bad: Tensor) -> None:
+        """Adam's step; the device itself leaves it out where `bad` is 1."""
+        rate = learning_rate(self.config.train, dim=self.config.model.dim, update=update)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.found_inf = bad  # type: ignore[attr-defined]
+        self.optimizer.grad_scale = None  # type: ignore[attr-defined]
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update(bad)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """A context in which the model has its averaged weights, if an average is kept."""
+        if self.average is None:
+            yield
+            return
+        self.average.swap()
+        try:
+            yield
+        finally:
+            self.average.swap()
+
+    def row(self, update: Update, sums: Tensor, norm: Tensor, bad: Tensor) -> Tensor:
+        """What this update adds to the sums of the log."""
+        own = torch.stack(
+            [
+                torch.ones((), dtype=torch.float64, device=self.device),
+                torch.full((), update.tokens, dtype=torch.float64, device=self.device),
+                sums[0],
+                sums[1],
+                norm.double(),
+            ]
+        )
+        return torch.where(bad.bool(), torch.zeros_like(own), own)
+
+
+class Average:
+    """An exponential moving average of the weights, kept in float32."""
+
+    def __init__(self, model: nn.Module, *, decay: float) -> None:
+        self.decay = decay
+        self.parameters = list(model.parameters())
+        self.names = [name for name, _ in model.named_parameters()]
+        self.values = [parameter.detach().clone().float() for parameter in self.parameters]
+
+    @torch.no_grad()
+    def update(self, bad: Tensor) -> None:
+        """Move towards the weights, or stay where the update was skipped."""
+        weight = (1.0 - self.decay) * (1.0 - bad)
+        for value, parameter in zip(self.values, self.parameters, strict=True):
+            value.lerp_(parameter.float(), weight.to(value.dtype))
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange the weights of the model and their average."""
+        for value, parameter in zip(self.values, self.parameters, strict=True):
+            kept = parameter.detach().clone()
+            parameter.copy_(value)
+            value.copy_(kept)
+
+
+def loss_inputs(batch: Batch, device: torch.device) -> tuple[Tensor, ...]:
+    """The arguments of TranslationLoss on the device; positions are found on the host."""
+    positions = batch.target_visible.flatten().nonzero().squeeze(1)
+    gold = batch.target_output.flatten()[positions]
+    tensors = (batch.source, batch.source_visible, batch.target_input, positions, gold)
+    if device.type == "cpu":
+        return tensors
+    return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+
+
+def grow_or_shrink_scale(state: TrainingState, *, overflow: bool) -> None:
+    """Dynamic loss scaling: halve after an overflow, double after 2,000 good updates."""
+    if overflow:
+        state.loss_scale /= 2.0
+        state.updates_since_overflow = 0
+        return
+    state.updates_since_overflow += 1
+    if state.updates_since_overflow == SCALE_GROWTH_INTERVAL:
+        state.loss_scale *= 2.0
+        state.updates_since_overflow = 0

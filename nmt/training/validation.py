@@ -1,0 +1,100 @@
+"""How good the model is now: loss on the validation set, and the score of its real translations."""
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nmt.analysis.statistics import attention_summary
+from nmt.config.config import Config
+from nmt.data.batching import Batch, validation_batches
+from nmt.data.prepare import Prepared
+from nmt.data.text import read_text
+from nmt.decoding.translator import Translator
+from nmt.evaluation import bleu, chrf
+from nmt.model.transformer import Transformer
+from nmt.training.distributed import Processes
+from nmt.training.loss import TranslationLoss
+from nmt.training.update import Updater, loss_inputs
+
+logger = logging.getLogger(__name__)
+
+SAMPLES_SHOWN = 3
+ATTENTION_SAMPLE = 64  # sentence pairs on which sparsity and null rates are measured
+HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "loss": False, "perplexity": False}
+
+
+@dataclass(frozen=True)
+class Validator:
+    """The validation set and what is done with it."""
+
+    config: Config
+    prepared: Prepared
+    processes: Processes
+
+    def batches(self) -> list[Batch]:
+        """All of the validation set in batches, the same in every process."""
+        tokens = self.config.validate.batch_tokens or self.config.train.batch_tokens
+        return list(validation_batches(self.prepared.validation, batch_tokens=tokens))
+
+    def run(self, updater: Updater) -> dict[str, Any]:
+        """The record for metrics.jsonl; `score` is what `best` goes by."""
+        model = updater.loss.model
+        model.eval()
+        try:
+            with torch.inference_mode():
+                record: dict[str, Any] = self.losses(updater)
+                record |= self.translations(model)
+                record["attention"] = self.attention(model)
+        finally:
+            model.train()
+        record["score"] = record[self.config.validate.metric]
+        return record
+
+    def losses(self, updater: Updater) -> dict[str, Any]:
+        """Mean label-smoothed loss and perplexity, the batches shared among the processes."""
+        loss: TranslationLoss = updater.loss
+        sums = torch.zeros(3, dtype=torch.float64)
+        for index, batch in enumerate(self.batches()):
+            if index % self.processes.size == self.processes.rank:
+                with updater.autocast():
+                    values = loss(*loss_inputs(batch, updater.device))
+                sums += torch.tensor([*(value.item() for value in values), batch.num_target_tokens])
+        smoothed, likelihood, tokens = self.processes.sum(sums).tolist()
+        return {
+            "loss": smoothed / tokens,
+            "perplexity": math.exp(min(likelihood / tokens, 700.0)),
+        }
+
+    def translations(self, model: Transformer) -> dict[str, Any]:
+        """BLEU and chrF of the translations of raw text, the lines shared among the processes."""
+        settings = self.config.validate
+        if settings.beam == 0:
+            return {}
+        most = settings.sentences or None
+        directory = self.prepared.directory
+        source = list(read_text(directory / "validation.source.txt"))[:most]
+        target = list(read_text(directory / "validation.target.txt"))[:most]
+        rank, size = self.processes.rank, self.processes.size
+        translator = Translator.from_model(model, self.prepared.codec, self.config.decode)
+        own = translator.translate(source[rank::size], beam=settings.beam)
+        output = [""] * len(source)
+        for other, texts in enumerate(self.processes.gather([item.text for item in own])):
+            output[other::size] = texts
+        for index in range(min(SAMPLES_SHOWN, len(source))):
+            logger.info("  source      %s", source[index])
+            logger.info("  translation %s", output[index])
+            logger.info("  reference   %s", target[index])
+        scores = bleu(output, [target]), chrf(output, [target])
+        return {
+            "bleu": scores[0].value,
+            "chrf": scores[1].value,
+            "signature": scores[0].signature,
+        }
+
+    def attention(self, model: Transformer) -> dict[str, Any]:
+        """Sparsity, null rate and learned alphas by type and layer, on a fixed sample."""
+        count = min(ATTENTION_SAMPLE, len(self.prepared.validation))
+        return attention_summary(model, self.prepared.validation, count=count)
