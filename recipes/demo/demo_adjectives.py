@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from demo_lexicon import Noun, rows_of
+from demo_lexicon import Noun, matches, rows_of
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,10 @@ class Adjective:
     english_more: tuple[str, ...]
     german_more: str
     kinds: frozenset[str]
-    excluded: frozenset[str]
 
     def fits(self, noun: Noun) -> bool:
         """Tell whether a noun can sensibly have this property."""
-        return bool(self.kinds & noun.kinds) and not self.excluded & noun.kinds
+        return matches(self.kinds, noun.kinds)
 
 
 # English | predicative German | stem if it differs | comparatives (`more` marks the analytic ones,
@@ -88,15 +87,13 @@ ripe | reif | - | riper reifer | fruit tomato
 
 def _adjective(english: str, german: str, stem: str, comparative: str, kinds: str) -> Adjective:
     more, german_more = ("", "") if comparative == "-" else comparative.split(" ")
-    words = kinds.split(" ")
     return Adjective(
         english=english,
         german=german,
         stem=german if stem == "-" else stem,
         english_more=("more", english) if more == "more" else (more,) if more else (),
         german_more=german_more,
-        kinds=frozenset(word for word in words if word[0] != "-"),
-        excluded=frozenset(word[1:] for word in words if word[0] == "-"),
+        kinds=frozenset(kinds.split(" ")),
     )
 
 

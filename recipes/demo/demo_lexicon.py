@@ -275,6 +275,11 @@ def rows_of(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.split("|")] for row in table.strip().split("\n")]
 
 
+def matches(wanted: frozenset[str], kinds: frozenset[str]) -> bool:
+    """Tell whether `kinds` has one of the wanted kinds and none of those written as `-kind`."""
+    return bool(wanted & kinds) and not any("-" + kind in wanted for kind in kinds)
+
+
 def _english(form: str) -> tuple[str, ...]:
     return () if form == "-" else tuple(form.split("_"))
 
