@@ -134,9 +134,11 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     except ValueError as error:
         message = f"{path}: not readable as JSON ({error}); delete {directory} and run nmt-prepare"
         raise DataError(message) from None
-    if not isinstance(manifest, dict):
-        raise DataError(f"{path}: expected an object; delete {directory} and run nmt-prepare")
-    return manifest
+    parts = manifest if isinstance(manifest, dict) else {}
+    if not all(isinstance(parts.get(part), dict) for part in ("corpora", "files")):
+        message = f"{path}: expected the description of prepared data"
+        raise DataError(f"{message}; delete {directory} and run nmt-prepare")
+    return parts
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from encoded_corpora import random_sentences, write_corpus
 from hypothesis import given
 from hypothesis import strategies as st
-from small_corpora import random_sentences, write_corpus
 
 from nmt.data.batching import (
     BEGINNING,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from encoded_corpora import random_sentences, write_corpus
 from hypothesis import given
 from hypothesis import strategies as st
-from small_corpora import random_sentences, write_corpus
 
 from nmt.data.corpus import MANIFEST, EncodedCorpus, file_sha256, token_type
 from nmt.errors import DataError

@@ -1,4 +1,4 @@
-"""Small encoded corpora for the tests of this folder."""
+"""Small encoded corpora for tests."""
 
 import json
 from collections.abc import Sequence

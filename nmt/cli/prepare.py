@@ -1,0 +1,79 @@
+"""nmt-prepare: raw text to subword model, vocabulary and binary data."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nmt.cli import console
+
+if TYPE_CHECKING:
+    from nmt.data.prepare import Prepared
+
+DESCRIPTION = """\
+Turn the raw text that a config names into prepared data: learn the subword model and the
+vocabularies, encode the training and validation sets, write a manifest. The result goes to
+data.prepared_dir (default: `prepared` in the run directory). When nothing changed since the last
+time nothing is done. nmt-train does the same by itself."""
+EXIT_CODES = "exit codes: 0 done, 2 bad input or config, 4 storage, 130 interrupted"
+
+
+def build_parser() -> console.Parser:
+    """The command line of nmt-prepare."""
+    parser = console.Parser(
+        prog="nmt-prepare",
+        description=DESCRIPTION,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", type=Path, required=True, help="YAML file")
+    parser.add_argument(
+        "overrides",
+        metavar="section.key=value",
+        nargs="*",
+        help="settings that replace those of the file, such as data.subword.merges=8000",
+    )
+    return parser
+
+
+def run_prepare(arguments: argparse.Namespace) -> None:
+    """Prepare, and report what came out."""
+    from nmt.config.loading import load_config
+    from nmt.data.prepare import prepare
+
+    prepared = prepare(load_config(arguments.config, arguments.overrides))
+    print("\n".join(summary(prepared)), file=sys.stderr)
+
+
+def summary(prepared: "Prepared") -> list[str]:
+    """What a user wants to know of prepared data, in lines."""
+    lines = [f"prepared data in {prepared.directory}"]
+    for name, corpus in prepared.manifest["corpora"].items():
+        pairs, read, left_out = corpus["pairs"], corpus["read"], corpus["left_out"]
+        lines.append(f"  {name + ' pairs':<18}{pairs:>14,}  of {read:,} read")
+        lines += [
+            f"    {'left out':<16}{count:>14,}  {reason}" for reason, count in left_out.items()
+        ]
+    for side, size in prepared.manifest["vocabulary"].items():
+        tokens = prepared.manifest["corpora"]["train"][side]["tokens"]
+        lines.append(f"  {side + ' vocabulary':<18}{size:>14,}")
+        lines.append(
+            f"  {side + ' tokens':<18}{tokens:>14,}  for training, {per_pair(prepared, side)}"
+        )
+    return lines
+
+
+def per_pair(prepared: "Prepared", side: str) -> str:
+    """The mean length of a training sentence in words a user can read."""
+    corpus = prepared.manifest["corpora"]["train"]
+    return f"{corpus[side]['tokens'] / corpus['pairs']:.1f} a sentence"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return console.run(build_parser(), run_prepare, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
