@@ -1,7 +1,7 @@
 """Noun phrases, pronouns and prepositional phrases in both languages, with agreement and alignment.
 
-English words are objects with an identity; every German word carries the English words it renders, so
-that the alignment of a sentence falls out of building it.
+English words are objects with an identity; every German word carries the English words it renders,
+so that the alignment of a sentence falls out of building it.
 """
 
 from dataclasses import dataclass, field
@@ -102,7 +102,9 @@ def indefinite_article(next_word: str) -> str:
     return "an" if next_word[0] in "aeiou" and not next_word.startswith("uni") else "a"
 
 
-def determiner_form(determiner: str, case: str, gender: str) -> tuple[str, dict[str, dict[str, str]]]:
+def determiner_form(
+    determiner: str, case: str, gender: str
+) -> tuple[str, dict[str, dict[str, str]]]:
     """Return the German determiner and the table of endings for the adjective after it."""
     if determiner == "the":
         return ARTICLE[case][gender], WEAK
@@ -143,7 +145,9 @@ class NounPhrase:
 
     def realise(self, case: str, negation: Word | None = None) -> Phrase:
         """Return the phrase in `case`; `negation` is the English "not" that turns into "kein"."""
-        noun_words = [Word(text) for text in (self.noun.plural if self.plural else self.noun.singular)]
+        noun_words = [
+            Word(text) for text in (self.noun.plural if self.plural else self.noun.singular)
+        ]
         adjective = [Word(self.adjective.english)] if self.adjective else []
         determiner = self._determiner_words((adjective + noun_words)[0].text)
         german, endings = self._german_determiner(case, determiner, negation)

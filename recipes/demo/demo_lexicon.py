@@ -7,7 +7,7 @@ GENDERS = {"der": "m", "die": "f", "das": "n"}
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun of both languages; `plural` is empty for mass nouns and `weak` marks the n-declension."""
+    """A noun of both languages; `plural` is empty for mass nouns, `weak` marks the n-declension."""
 
     singular: tuple[str, ...]
     plural: tuple[str, ...]
@@ -51,7 +51,7 @@ class City:
 
 
 # English singular and plural | article, singular and plural | kinds. `*` marks weak nouns, `-` a
-# missing plural, `_` a blank inside an English word. Every noun is also of the kind of its own name.
+# missing plural, `_` a blank inside an English word. Every noun is also a kind of its own.
 NOUN_TABLE = """
 man men | der Mann Männer | person
 woman women | die Frau Frauen | person

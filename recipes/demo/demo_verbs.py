@@ -1,4 +1,4 @@
-"""The verbs of the demonstration grammar, with their forms, frames and what they sensibly govern."""
+"""The verbs of the demonstration grammar: forms, frames and what they sensibly govern."""
 
 from dataclasses import dataclass
 
@@ -44,8 +44,8 @@ class Verb:
 class Modal:
     """A modal verb: its English auxiliary with what follows it, or a form that takes `do`.
 
-    `supported` ("have to", "want to") stands in for the auxiliary under negation and in questions, and
-    everywhere if there is no auxiliary; `third` is its first word in the third person singular.
+    `supported` ("have to", "want to") stands in for the auxiliary under negation and in questions,
+    and everywhere if there is no auxiliary; `third` is its first word in the third person singular.
     """
 
     auxiliary: str
@@ -56,8 +56,8 @@ class Modal:
 
 
 # English base, third person, past, participle, progressive | +movable particle or =fixed words |
-# prefix. infinitive, ich, du, er, participle, auxiliary | frame | subjects | objects. A leading `!` in
-# the progressive marks a state, which English does not put into the progressive.
+# prefix. infinitive, ich, du, er, participle, auxiliary | frame | subjects | objects. A leading `!`
+# in the progressive marks a state, which English does not put into the progressive.
 VERB_TABLE = """
 see sees saw seen !seeing | | sehen sehe siehst sieht gesehen haben | acc | person animal | person animal vehicle building plant
 hear hears heard heard !hearing | | hören höre hörst hört gehört haben | acc | person animal | pet song train instrument child
@@ -216,6 +216,4 @@ def _modal(words: str, with_do: str, german: str) -> Modal:
 
 VERBS: tuple[Verb, ...] = tuple(_verb(*row) for row in rows_of(VERB_TABLE))
 MODALS: dict[str, Modal] = {row[0]: _modal(*row[1:]) for row in rows_of(MODAL_TABLE)}
-VERB: dict[str, Verb] = {
-    " ".join((verb.base, *verb.particle, *verb.fixed)): verb for verb in VERBS
-}
+VERB: dict[str, Verb] = {" ".join((verb.base, *verb.particle, *verb.fixed)): verb for verb in VERBS}
