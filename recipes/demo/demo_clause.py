@@ -215,8 +215,9 @@ class Clause:
             pronoun = isinstance(self.indirect, Pronoun)
             objects = direct.german if pronoun else indirect.german + direct.german
             german = indirect.german if pronoun else []
-            # Definite objects move ahead of the adverbs that "nicht" follows.
-            german = german + (objects + adverbs if plain else adverbs + objects) + plain
+            # Definite objects move ahead of the adverbs that "nicht" follows, and of "schon", "nie".
+            settled = self.tense == "perfect" and self.direct and self.direct.definite
+            german = german + (objects + adverbs if plain or settled else adverbs + objects) + plain
             german = german + manner.german + place.german
         return Phrase(english, german + complement.german)
 

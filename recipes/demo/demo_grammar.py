@@ -143,6 +143,12 @@ class NounPhrase:
         """Whether negation fuses with the determiner."""
         return self.determiner in ("", "a") and self.owner is None
 
+    @property
+    def definite(self) -> bool:
+        """Whether the phrase names something known, which German moves ahead of some adverbs."""
+        known = ("the", "this", "these", "my", "your", "his", "her", "our", "their")
+        return self.determiner in known or self.owner is not None
+
     def realise(self, case: str, negation: Word | None = None) -> Phrase:
         """Return the phrase in `case`; `negation` is the English "not" that turns into "kein"."""
         noun_words = [
@@ -188,6 +194,7 @@ class Pronoun:
 
     key: str
     takes_kein = False
+    definite = True
 
     @property
     def person(self) -> str:
@@ -209,6 +216,7 @@ class Proper:
     name: Name | City
     person = "3s"
     takes_kein = False
+    definite = True
 
     def realise(self, case: str, negation: Word | None = None) -> Phrase:
         """Return the name, which has the same form in every case."""
@@ -228,6 +236,7 @@ class Both:
     right: "Nominal"
     person = "3p"
     takes_kein = False
+    definite = True
 
     def realise(self, case: str, negation: Word | None = None) -> Phrase:
         """Return both phrases in `case`."""
