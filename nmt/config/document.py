@@ -52,7 +52,13 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (str(self.place), self.key, self.message) if part)
+        key = self.key if self.key.isprintable() and len(self.key) <= 200 else quote(self.key)
+        return ": ".join(part for part in (str(self.place), key, self.message) if part)
+
+
+def quote(text: str) -> str:
+    """Somebody's text in quotes, fit for a message: short, and without control characters."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 class UnreadableError(Exception):
@@ -185,7 +191,8 @@ class _Builder:
             )
         if event.tag is not None:
             raise self.refuse(
-                event, f"YAML tags ({event.tag!r}) are not supported; quote text to keep it text"
+                event,
+                f"YAML tags ({quote(event.tag)}) are not supported; quote text to keep it text",
             )
         if len(keys) >= MAX_DEPTH:
             raise self.refuse(event, f"expected at most {MAX_DEPTH} levels of nesting, got more")
@@ -214,7 +221,7 @@ class _Builder:
                 entries[key.text] = Entry(key.place, value)
             else:
                 message = (
-                    f"key {key.text!r} stands twice, on line {earlier.place.line} and on line "
+                    f"key {quote(key.text)} stands twice, on line {earlier.place.line} and on line "
                     f"{key.place.line}; remove one"
                 )
                 self.problems.append(Problem(key.place, ".".join(keys), message))

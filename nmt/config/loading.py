@@ -16,6 +16,7 @@ from nmt.config.document import (
     Source,
     UnreadableError,
     parse_document,
+    quote,
     read_document,
     resolve_path,
 )
@@ -135,7 +136,7 @@ def _parse_override(override: str, source: Source, problems: list[Problem]) -> N
     key, equals, text = override.partition("=")
     names = key.strip().split(".")
     if not equals or not all(names):
-        message = f"expected section.key=value, got {override!r}"
+        message = f"expected section.key=value, got {quote(override)}"
         raise UnreadableError(Problem(place, "", message))
     try:
         node = parse_document(text, source, problems)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from nmt.config.document import Items, Node, Scalar, resolve_path
+from nmt.config.document import Items, Node, Scalar, quote, resolve_path
 
 DIGITS = r"[0-9]+(?:_[0-9]+)*"
 INTEGER = re.compile(rf"[+-]?{DIGITS}")
@@ -200,7 +200,9 @@ def _read_path(scalar: Scalar) -> Path:
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
     """The name that a misspelt word was probably meant to be."""
-    plain = {name.lower().replace("-", "_"): name for name in names}
+    plain: dict[str, str] = {}
+    for name in names:
+        plain.setdefault(name.lower().replace("-", "_"), name)
     match = difflib.get_close_matches(word[:60].lower().replace("-", "_"), plain, n=1, cutoff=0.6)
     return plain[match[0]] if match else None
 
@@ -239,5 +241,4 @@ def show(node: Node) -> str:
         return "a list" if isinstance(node, Items) else "a mapping"
     if node.is_null:
         return "nothing" if node.is_empty else node.text
-    text = node.text if len(node.text) <= 60 else node.text[:57] + "..."
-    return f"the text {text!r}" if node.quoted else repr(text)
+    return f"the text {quote(node.text)}" if node.quoted else quote(node.text)

@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin
 
 import yaml
 
-from nmt.config.document import Entry, Items, Mapping, Node, Place, Problem, Scalar
+from nmt.config.document import Entry, Items, Mapping, Node, Place, Problem, Scalar, quote
 from nmt.config.scalars import (
     MismatchError,
     Names,
@@ -32,6 +32,7 @@ from nmt.config.scalars import (
 
 __all__ = ["Names", "Range", "Reader", "merge", "to_yaml"]
 
+MOST_SUGGESTIONS = 100  # they take time, and nobody reads so many
 INVALID = object()  # a value that a problem has been reported for
 
 
@@ -120,7 +121,7 @@ class Reader:
             if value is dataclasses.MISSING:
                 values[name] = INVALID
                 if name not in guessed:
-                    self.report(node.place, _join(key, name), "missing; this key has no default")
+                    self.report(node.place, _join(key, name), f"missing; {name!r} has no default")
             elif dataclasses.is_dataclass(value):
                 self.built[_join(key, name)] = value
         for name in _foreign_options(section, values):
@@ -135,7 +136,10 @@ class Reader:
 
     def _unknown(self, place: Place, key: str, name: str, known: list[str]) -> str | None:
         """Report an unknown key; returns the key it was probably meant to be."""
-        message = f"unknown key {name!r}"
+        message = f"unknown key {quote(name)}"
+        if len(self.problems) > MOST_SUGGESTIONS:
+            self.report(place, key, message)
+            return None
         guess = nearest(name, known)
         if guess is not None:
             message += f"; did you mean {guess!r}?"
@@ -217,10 +221,22 @@ def _changes_variant(base: Mapping, over: Mapping, section: Any) -> bool:
     return bool(chosen(base) != chosen(over))
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes text with unusual characters in double quotes, the one style that escapes them all."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def to_yaml(instance: Any) -> str:
     """YAML text of a dataclass, every key that is not None in the order of the fields."""
-    text = yaml.safe_dump(
-        _plain(instance), sort_keys=False, allow_unicode=True, width=float("inf"), indent=2
+    text = yaml.dump(
+        _plain(instance), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf")
     )
     return str(text)
 
