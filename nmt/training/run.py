@@ -62,7 +62,7 @@ def prepared_data(config: Config, saved: SavedRun | None) -> Prepared:
     directory = resolved_prepared_dir(config)
     if saved is not None and directory.exists():
         inputs = describe_inputs(input_roles(config.data))
-        change = out_of_date(directory, settings_that_matter(config), inputs, writable=False)
+        change = out_of_date(directory, settings_that_matter(config), inputs)
         if change is not None:
             raise ConfigError(
                 f"{config.run_dir} was trained on other data: {change}; go on with the same data, "
