@@ -15,6 +15,7 @@ from nmt.data.subword import (
     count_pieces,
     learn_bpe,
     learn_sentencepiece,
+    spell_common_characters,
 )
 from nmt.data.text import LineWriter, read_text
 from nmt.data.tokenizer import Tokenizer, make_tokenizer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 CACHED_WORDS = 200_000  # a side and process, about 50 MB
 CACHED_WORD_LENGTH = 100
+COMMON_CHARACTER = 10  # times that a side must have a character for BPE to spell new words with it
 LOOK_AHEAD = 8  # characters of the raw line that a tokenizer may drop at a time
 MOST_COUNTED = 2_000_000  # word types kept while counting, about 240 MB
 
@@ -382,6 +384,7 @@ def _restrict(bpe: BPE, counts: Mapping[str, int], threshold: int) -> _Side:
     if threshold > 1:
         frequent = {piece for piece, count in pieces.items() if count >= threshold}
         pieces = count_pieces(BPE(bpe.merges, frequent), counts)
+    spell_common_characters(pieces, least=max(threshold, COMMON_CHARACTER))
     vocabulary = Vocabulary.build(pieces)
     return _Side(BPE(bpe.merges, vocabulary.counts), vocabulary.counts)
 

@@ -228,6 +228,21 @@ def count_pieces(subword: Subword, counts: Mapping[str, int]) -> Counter[str]:
     return pieces
 
 
+def spell_common_characters(pieces: Counter[str], *, least: int) -> None:
+    """Add both forms, inside a word and at its end, of characters seen `least` times in pieces.
+
+    A new word can then be spelled even when one of its characters was never seen in that place.
+    """
+    characters: Counter[str] = Counter()
+    for piece, count in pieces.items():
+        for character in piece.removesuffix(CONTINUED):
+            characters[character] += count
+    for character, count in characters.items():
+        if count >= least:
+            pieces[character] += 0
+            pieces[character + CONTINUED] += 0
+
+
 class SentencePiece:
     """A sentencepiece model; the first piece of a word begins with `▁`.
 
@@ -239,10 +254,13 @@ class SentencePiece:
         import sentencepiece
 
         self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
         try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise DataError(f"{name}: no sentencepiece model ({error})") from None
+            loaded = bool(model) and self._processor.LoadFromSerializedProto(model)
+        except RuntimeError:
+            loaded = False
+        if not loaded:
+            raise DataError(f"{name}: no sentencepiece model, or a damaged one")
         self._byte_of = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
         # All that can come out of a text: everything but <unk>.
         self.pieces = [

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 from nmt.errors import DataError
 
-LONG_LINE = 5000  # characters
-
 
 class Tokenizer(Protocol):
     """One way of splitting a line into words; no word is empty or holds a blank (U+0020)."""
@@ -50,9 +48,7 @@ class MosesTokenizer:
 
     def tokenize(self, text: str) -> list[str]:
         """Words and punctuation marks, as they are (no `&amp;` for `&`)."""
-        tokens: list[str] = []
-        for part in _parts(text):
-            tokens += self._tokenizer.tokenize(part, escape=False)
+        tokens: list[str] = self._tokenizer.tokenize(text, escape=False)
         return tokens
 
     def detokenize(self, words: Sequence[str]) -> str:
@@ -63,20 +59,6 @@ class MosesTokenizer:
         except TypeError:  # sacremoses 0.2 stumbles over Czech words like `e-mail`
             text = self._plain_detokenizer.detokenize(list(words), unescape=False)
         return text
-
-
-def _parts(text: str) -> list[str]:
-    """The text, in several parts when it is very long: sacremoses takes quadratic time."""
-    if len(text) <= LONG_LINE:
-        return [text]
-    parts: list[str] = []
-    start = 0
-    while start < len(text):
-        end = text.find(" ", start + LONG_LINE)
-        end = end if end >= 0 else len(text)
-        parts.append(text[start:end])
-        start = end
-    return parts
 
 
 class JiebaTokenizer:
