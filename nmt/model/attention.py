@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from nmt.config.config import AttentionConfig
 from nmt.model.attention_kinds import attention_kind
+from nmt.model.blockwise import BlockwiseAttention, Settings, attend_blockwise, split_heads
 from nmt.model.dropout import Dropout
 
-# torch's fused attention loses to the plain form below about so many keys on a CPU.
-FUSED_FROM_KEYS_ON_CPU = 64
+HALF = (torch.float16, torch.bfloat16)
 
 
 class KeyValue(NamedTuple):
@@ -24,17 +24,19 @@ class KeyValue(NamedTuple):
     key: Tensor
     value: Tensor
 
-    def contiguous(self) -> "KeyValue":
-        """The same, laid out for many small products."""
-        return KeyValue(self.key.contiguous(), self.value.contiguous())
-
 
 class AttentionCore(nn.Module):
-    """From projected heads to the concatenated, normed heads; everything in which kinds differ."""
+    """From projections to the concatenated, normed heads; everything in which kinds differ.
+
+    Three ways lead there. The plain one (`attend_plainly`) works everywhere. On CPUs the
+    blockwise one is quicker, for maps that have it. Where a kind has a fused form that wins, that
+    is taken in training, unless somebody observes: it never shows its weights.
+    """
 
     def __init__(self, dim: int, heads: int, *, attention: AttentionConfig, dropout: float) -> None:
         super().__init__()
         kind = attention_kind(attention)
+        self.heads = heads
         self.scale = 1.0 / math.sqrt(dim // heads)
         self.weights = kind.weights(attention, heads)
         self.norm = kind.norm(attention, dim) if kind.norm is not None else None
@@ -42,48 +44,86 @@ class AttentionCore(nn.Module):
         self.dropout = Dropout(dropout)
         self.observer: Callable[[Tensor, Tensor], None] | None = None
 
-    def forward(self, query: Tensor, memory: KeyValue, visible: Tensor | None) -> Tensor:
-        """[B, Q, D] for query [B, H, Q, Dh]; visible is broadcastable to [B, H, Q, K]."""
-        if self.fused is not None and self.fused_wins(memory.key):
-            rate = self.dropout.rate if self.training else 0.0
-            heads = self.fused(query, memory.key, memory.value, visible, rate)
-        else:
-            weights = self.attend(query, memory.key, visible)
-            heads = self.dropout(weights).to(memory.value.dtype) @ memory.value
-        concatenated = heads.transpose(1, 2).flatten(2)
-        return concatenated if self.norm is None else self.norm(concatenated)
+    def forward(self, projections: tuple[Tensor, ...], visible: Tensor | None) -> Tensor:
+        """[B, Q, D] for projections that hold query, key and value side by side.
 
-    def fused_wins(self, key: Tensor) -> bool:
-        """Whether the kind's fused form is the quicker one here, and allowed.
-
-        On a CPU only in training: its bits depend on padding, and translations must not.
+        That is (query_key_value [B, T, 3 D],) or (query [B, Q, D], key_value [B, K, 2 D]).
+        visible is broadcastable to [B, H, Q, K].
         """
-        if self.observer is not None:
-            return False
-        return key.is_cuda or (self.training and key.shape[2] >= FUSED_FROM_KEYS_ON_CPU)
+        rate = self.dropout.active_rate
+        if self.fused is not None and self.observer is None:
+            query, key, value = split_heads(projections, self.heads)
+            if self.fused.wins(key, training=self.training, dropout=rate):
+                heads = self.fused.attend(query, key, value, visible, rate)
+                return self.finish(heads.transpose(1, 2).flatten(2))
+        if self.goes_blockwise(projections[0]):
+            settings = self.settings(visible)
+            parameter = self.weights.parameter()
+            return self.finish(
+                BlockwiseAttention.apply(settings, visible, parameter, *projections)  # type: ignore[no-untyped-call]
+            )
+        query, key, value = split_heads(projections, self.heads)
+        return self.finish(self.attend_plainly(query, KeyValue(key, value), visible))
 
-    def attend(self, query: Tensor, key: Tensor, visible: Tensor | None) -> Tensor:
-        """Weights [B, H, Q, K] before dropout, in at least float32."""
-        scores = (query * self.scale) @ key.transpose(-2, -1)
-        if scores.dtype in (torch.float16, torch.bfloat16):
+    def attend(self, query: Tensor, memory: KeyValue, visible: Tensor | None) -> Tensor:
+        """[B, Q, D] for queries [B, H, Q, Dh] and a memory projected before: while decoding."""
+        if torch.is_grad_enabled() or not self.goes_blockwise(query):
+            return self.finish(self.attend_plainly(query, memory, visible))
+        output, _, _ = attend_blockwise(
+            query,
+            memory.key,
+            memory.value,
+            visible=visible,
+            parameter=self.weights.parameter(),
+            settings=self.settings(visible),
+            keep=False,
+        )
+        return self.finish(output)
+
+    def goes_blockwise(self, x: Tensor) -> bool:
+        """Whether the blockwise form can and should be taken."""
+        return (
+            self.weights.in_place
+            and not x.is_cuda
+            and x.dtype in (torch.float32, torch.float64)
+            and not torch.compiler.is_compiling()
+            and not torch.is_autocast_enabled(x.device.type)
+        )
+
+    def settings(self, visible: Tensor | None) -> Settings:
+        """What the blockwise form needs besides tensors."""
+        observer = None if self.observer is None else lambda weights: self.show(weights, visible)
+        return Settings(self.weights, self.heads, self.scale, self.dropout.active_rate, observer)
+
+    def attend_plainly(self, query: Tensor, memory: KeyValue, visible: Tensor | None) -> Tensor:
+        """[B, Q, D] before the norm, by ordinary operations on all scores at once."""
+        scores = (query * self.scale) @ memory.key.transpose(-2, -1)
+        if scores.dtype in HALF:
             # A product beyond float16's range counts as its limit: softmax of inf would be NaN.
             limit = torch.finfo(scores.dtype).max
-            scores = scores.float().clamp_(-limit, limit)
-        weights: Tensor = self.weights(scores, visible)
+            scores = scores.float().clamp(-limit, limit)
+        with torch.autocast(scores.device.type, enabled=False):
+            weights: Tensor = self.weights(scores, visible)
+        self.show(weights, visible)
+        weights = self.dropout(weights)
+        if memory.value.dtype == torch.float16:
+            weights = weights.clamp(max=torch.finfo(torch.float16).max)
+        heads = weights.to(memory.value.dtype) @ memory.value
+        return heads.transpose(1, 2).flatten(2)
+
+    def show(self, weights: Tensor, visible: Tensor | None) -> None:
+        """Hand the weights to the observer, if there is one."""
         if self.observer is not None:
-            shown = weights.new_ones((), dtype=torch.bool) if visible is None else visible
-            self.observer(weights.detach(), shown)
-        return weights
+            if visible is None:
+                visible = torch.ones(1, dtype=torch.bool, device=weights.device)
+            self.observer(weights.detach(), visible)
 
-
-def split_heads(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    """`parts` tensors [B, H, T, Dh] from x [B, T, parts * D]."""
-    batch, length, width = x.shape
-    return (
-        x.view(batch, length, parts, heads, width // (parts * heads))
-        .permute(2, 0, 3, 1, 4)
-        .unbind(0)
-    )
+    def finish(self, concatenated: Tensor) -> Tensor:
+        """[B, Q, D] after the kind's norm."""
+        if self.norm is None:
+            return concatenated
+        result: Tensor = self.norm(concatenated)
+        return result
 
 
 class SelfAttention(nn.Module):
@@ -91,24 +131,24 @@ class SelfAttention(nn.Module):
 
     def __init__(self, dim: int, heads: int, *, attention: AttentionConfig, dropout: float) -> None:
         super().__init__()
-        self.heads = heads
         self.query_key_value = nn.Linear(dim, 3 * dim)
         self.core = AttentionCore(dim, heads, attention=attention, dropout=dropout)
         self.output = nn.Linear(dim, dim)
 
     def project(self, x: Tensor) -> tuple[Tensor, KeyValue]:
         """Queries [B, H, T, Dh], and keys and values, of x [B, T, D]."""
-        query, key, value = split_heads(self.query_key_value(x), 3, self.heads)
+        query, key, value = split_heads((self.query_key_value(x),), self.core.heads)
         return query, KeyValue(key, value)
 
     def attend(self, query: Tensor, memory: KeyValue, visible: Tensor | None) -> Tensor:
-        """[B, Q, D] for projected queries."""
-        result: Tensor = self.output(self.core(query, memory, visible))
+        """[B, Q, D] for queries and a memory that are projected."""
+        result: Tensor = self.output(self.core.attend(query, memory, visible))
         return result
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
         """[B, T, D] for x [B, T, D]."""
-        return self.attend(*self.project(x), visible)
+        result: Tensor = self.output(self.core((self.query_key_value(x),), visible))
+        return result
 
 
 class CrossAttention(nn.Module):
@@ -116,18 +156,26 @@ class CrossAttention(nn.Module):
 
     def __init__(self, dim: int, heads: int, *, attention: AttentionConfig, dropout: float) -> None:
         super().__init__()
-        self.heads = heads
         self.query = nn.Linear(dim, dim)
         self.key_value = nn.Linear(dim, 2 * dim)
         self.core = AttentionCore(dim, heads, attention=attention, dropout=dropout)
         self.output = nn.Linear(dim, dim)
 
     def project(self, memory: Tensor) -> KeyValue:
-        """Keys and values of memory [B, K, D]."""
-        return KeyValue(*split_heads(self.key_value(memory), 2, self.heads))
+        """Keys and values of memory [B, K, D], laid out for many small products."""
+        batch, length, dim = memory.shape
+        shape = (batch, length, 2, self.core.heads, dim // self.core.heads)
+        parts = self.key_value(memory).view(shape).permute(2, 0, 3, 1, 4)
+        return KeyValue(parts[0].contiguous(), parts[1].contiguous())
 
-    def forward(self, x: Tensor, memory: KeyValue, visible: Tensor | None) -> Tensor:
-        """[B, Q, D] for x [B, Q, D]."""
-        (query,) = split_heads(self.query(x), 1, self.heads)
-        result: Tensor = self.output(self.core(query, memory, visible))
+    def attend(self, x: Tensor, memory: KeyValue, visible: Tensor | None) -> Tensor:
+        """[B, Q, D] for x [B, Q, D] and a memory that is projected."""
+        batch, length, _ = x.shape
+        query = self.query(x).view(batch, length, self.core.heads, -1).transpose(1, 2)
+        result: Tensor = self.output(self.core.attend(query, memory, visible))
+        return result
+
+    def forward(self, x: Tensor, memory: Tensor, visible: Tensor | None) -> Tensor:
+        """[B, Q, D] for x [B, Q, D] and memory [B, K, D]."""
+        result: Tensor = self.output(self.core((self.query(x), self.key_value(memory)), visible))
         return result

@@ -7,23 +7,40 @@ To add a kind: one class in activations.py (or norms.py), one row here, one line
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from nmt.config.config import AttentionConfig
 from nmt.errors import ConfigError
-from nmt.model.activations import Entmax, Pointwise, Softmax, TopK
+from nmt.model.activations import Entmax, Pointwise, ScoreMap, Softmax, TopK
 from nmt.model.norms import HeadNorm
 
-# (query, key, value, visible, dropout rate) -> [B, H, Q, Dh]: weights never written out.
-FusedAttention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
+
+@dataclass(frozen=True)
+class FusedAttention:
+    """A form that never writes its weights out, and when it is the one to take."""
+
+    # (query, key, value, visible, dropout rate) -> [B, H, Q, Dh]
+    attend: Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
+    keys_on_cpu: int  # on CPUs it is quicker from so many keys
+
+    def wins(self, key: Tensor, *, training: bool, dropout: float) -> bool:
+        """Whether to take it for key [B, H, K, Dh].
+
+        On a CPU only in training, since its bits depend on padding and those of translations must
+        not; and only without dropout, for which it has no fast form there.
+        """
+        if key.is_cuda or torch.compiler.is_compiling():
+            return key.is_cuda
+        return training and dropout == 0.0 and key.shape[2] >= self.keys_on_cpu
 
 
 @dataclass(frozen=True)
 class AttentionKind:
     """A row of the table; both makers take the options as configured (None: the default)."""
 
-    weights: Callable[[AttentionConfig, int], nn.Module]  # config, heads -> scores to weights
+    weights: Callable[[AttentionConfig, int], ScoreMap]  # config, heads -> scores to weights
     norm: Callable[[AttentionConfig, int], nn.Module] | None = None  # config, dim -> norm
     fused: FusedAttention | None = None
 
@@ -35,7 +52,7 @@ def fused_softmax(
     return functional.scaled_dot_product_attention(query, key, value, visible, dropout)
 
 
-def pointwise(config: AttentionConfig, heads: int) -> nn.Module:
+def pointwise(config: AttentionConfig, heads: int) -> ScoreMap:
     """ReLA's weights: an activation of each score."""
     threshold = 0.0 if config.threshold is None else config.threshold
     return Pointwise(heads, config.activation or "relu", threshold)
@@ -56,7 +73,9 @@ def rela_g_norm(config: AttentionConfig, dim: int) -> nn.Module:
 
 
 ATTENTION_KINDS: dict[str, AttentionKind] = {
-    "softmax": AttentionKind(lambda _config, _heads: Softmax(), fused=fused_softmax),
+    "softmax": AttentionKind(
+        lambda _config, _heads: Softmax(), fused=FusedAttention(fused_softmax, 512)
+    ),
     "sparsemax": AttentionKind(
         lambda config, heads: Entmax(heads, 2.0, config.backend or "solver")
     ),

@@ -42,7 +42,8 @@ class PositionalInput(nn.Module):
     def at(self, tokens: Tensor, embedding: Tensor, positions: Tensor) -> Tensor:
         """[..., D] for tokens [...] whose position vectors (broadcastable) are given."""
         x = functional.embedding(tokens, embedding)
-        return self.dropout(torch.add(positions, x, alpha=self.scale))
+        result: Tensor = self.dropout(torch.add(positions, x, alpha=self.scale))
+        return result
 
     def positions(self, length: int) -> Tensor:
         """The first `length` position vectors, [length, D]."""

@@ -2,78 +2,198 @@
 
 With beta = alpha - 1 and t the threshold, the weights are p = (1 + beta (x - t))_+ ^ (1 / beta),
 t such that they sum to 1: a power law that cuts off, softmax in the limit of beta = 0, sparsemax
-at beta = 1. Writing it as exp(log1p(beta (x - t)) / beta) keeps it smooth down to the limit.
+at beta = 1. As exp(log1p(beta (x - t)) / beta) it stays smooth and exact down to the limit.
+
+The threshold is found by Newton's method on the norm N(t) = (sum p)^beta, which is convex and
+nearly straight in t: from the left (t = the highest score, where sum p >= 1) the steps never
+overshoot, and three to six of them reach the last bits. With G = sum dp/dt = sum p^(1 - beta)
+and P = sum p, the step is P / G * (1 - P^-beta) / beta.
+
+A row stops moving once its sum is right, so its weights do not depend on the rows beside it.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-MAX_STEPS = 40
+Beta = Tensor | float  # in (0, 1]; a tensor broadcasts to the scores, one value a row
+
+MOST_STEPS = 60
+UNCHECKED_STEPS_ON_GPU = 7  # to ask whether all rows have arrived costs a synchronisation there
+COMPILED_STEPS = 10
+SERIES_BELOW = 0.02  # beta under which its gradient is taken from a series
 
 
-def threshold_weights(y: Tensor, beta: Tensor | float) -> tuple[Tensor, Tensor]:
-    """p and dp/dy for y = x - t."""
-    if isinstance(beta, float) and beta == 1.0:
-        p = (y + 1.0).clamp_(min=0.0)
-        return p, (p > 0).to(p.dtype)
-    base = (y * beta).add_(1.0).clamp_(min=0.0)
-    if isinstance(beta, float) and beta == 0.5:
-        return base.square(), base
-    p = (base.log() / beta).exp()
-    return p, torch.where(base > 0, p / base, 0.0)
-
-
-def solve(x: Tensor, beta: Tensor | float) -> Tensor:
-    """Weights [..., K] of x [..., K]; rows whose every entry is -inf come out as NaN."""
-    y = x - x.amax(-1, keepdim=True)
-    shift = torch.zeros_like(y[..., :1])
-    for _ in range(MAX_STEPS):
-        p, slope = threshold_weights(y - shift, beta)
-        total = p.sum(-1, keepdim=True)
-        step = -torch.expm1(-beta * total.log()) / beta * total / slope.sum(-1, keepdim=True)
-        # Newton's method on the norm of a convex function never overshoots; what looks like a
-        # step back is rounding.
-        step = step.clamp_(min=0.0)
-        moved = shift + step
-        if not torch.compiler.is_compiling() and bool(((moved == shift) | moved.isnan()).all()):
+def solve_(scores: Tensor, beta: Beta) -> Tensor:
+    """Overwrite scores [..., K] by their weights; rows of nothing but -inf become NaN."""
+    measure = choose_measure(beta)
+    scores.sub_(scores.amax(-1, keepdim=True))
+    work = (torch.empty_like(scores), torch.empty_like(scores))
+    shift = torch.zeros_like(scores[..., :1])
+    limit = 1.0 + 16.0 * torch.finfo(scores.dtype).eps
+    compiling = torch.compiler.is_compiling()
+    unchecked = UNCHECKED_STEPS_ON_GPU if scores.is_cuda else 0
+    for number in range(COMPILED_STEPS if compiling else MOST_STEPS):
+        total, slope = measure(scores, shift, beta, work)
+        moving = total > limit
+        if not compiling and number >= unchecked and not bool(moving.any()):
             break
-        shift = moved
+        shift.add_(newton_step(total, slope, beta).mul_(moving))
+    return weights_at_(scores, shift, beta)
+
+
+def newton_step(total: Tensor, slope: Tensor, beta: Beta) -> Tensor:
+    """How far to move the threshold, by P and G of each row."""
+    if isinstance(beta, float) and beta == 1.0:
+        return (total - 1.0).div_(slope)
+    if isinstance(beta, float) and beta == 0.5:
+        return (total - total.sqrt()).div_(slope).mul_(2.0)
+    return (total.log() * -beta).expm1_().div_(-beta).mul_(total).div_(slope)
+
+
+Measure = Callable[[Tensor, Tensor, Beta, tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]
+
+
+def choose_measure(beta: Beta) -> Measure:
+    """The cheapest way to P and G for this beta."""
+    if isinstance(beta, float) and beta == 1.0:
+        return measure_sparsemax
+    if isinstance(beta, float) and beta == 0.5:
+        return measure_entmax15
+    return measure_any
+
+
+def measure_sparsemax(
+    x: Tensor, shift: Tensor, _beta: Beta, work: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """P and G at a threshold, for beta = 1: p = (1 + x - t)_+, dp = 1."""
+    p = torch.sub(x, shift - 1.0, out=work[0]).relu_()
+    total = p.sum(-1, keepdim=True)
+    return total, p.sign_().sum(-1, keepdim=True)
+
+
+def measure_entmax15(
+    x: Tensor, shift: Tensor, _beta: Beta, work: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """P and G at a threshold, for beta = 1/2: p = (1 + (x - t) / 2)_+^2, dp = sqrt(p)."""
+    root = torch.sub(x, shift - 2.0, out=work[0]).relu_()  # twice the root of p
+    slope = root.sum(-1, keepdim=True).mul_(0.5)
+    return root.square_().sum(-1, keepdim=True).mul_(0.25), slope
+
+
+def measure_any(
+    x: Tensor, shift: Tensor, beta: Beta, work: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """P and G at a threshold."""
+    p, slope = power_law(x, shift, beta, work)
+    return p.sum(-1, keepdim=True), slope.sum(-1, keepdim=True)
+
+
+def power_law(
+    x: Tensor, shift: Tensor, beta: Beta, work: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """p and p^(1 - beta), in `work`.
+
+    With u = beta (x - t) >= -1 the second is exp2(log1p(u) (1/beta - 1) / ln 2), the first is
+    (1 + u) times that. log1p and exp2 are the pair that takes -inf at full speed.
+    """
+    u = torch.sub(x, shift, out=work[0]).mul_(beta).clamp_(min=-1.0)
+    if isinstance(beta, float):
+        exponent: Beta = max(1.0 / beta - 1.0, 1e-7) / math.log(2.0)
+    else:
+        # Never 0, which times log1p(-1) would be NaN.
+        exponent = beta.reciprocal().sub_(1.0).clamp_(min=1e-7).div_(math.log(2.0))
+    slope = torch.log1p(u, out=work[1]).mul_(exponent).exp2_()
+    return torch.addcmul(slope, slope, u, out=u), slope
+
+
+def weights_at_(x: Tensor, shift: Tensor, beta: Beta) -> Tensor:
+    """Overwrite x by its weights at a threshold."""
+    if isinstance(beta, float) and beta == 1.0:
+        return x.sub_(shift - 1.0).relu_()
+    if isinstance(beta, float) and beta == 0.5:
+        return x.sub_(shift - 2.0).mul_(0.5).relu_().square_()
+    p, _ = power_law(x, shift, beta, (x, torch.empty_like(x)))
     return p
 
 
-class Entmax(torch.autograd.Function):
-    """Weights of scores; backward needs nothing but the weights."""
+def pull_back_(weights: Tensor, gradient: Tensor, beta: Beta) -> tuple[Tensor, Tensor | None]:
+    """Overwrite the gradient of the weights by that of the scores; also that of beta, if a tensor.
+
+    dX = g (dY - sum(dY g) / sum g) with g = p^(1 - beta); it is 0 where p is, so hidden keys need
+    no mask, and rows without a visible key no care but for the division.
+    """
+    slope = weights_to_slope(weights, beta)
+    total = slope.sum(-1, keepdim=True).clamp_(min=torch.finfo(slope.dtype).tiny)
+    beta_gradient = None
+    if isinstance(beta, Tensor):
+        mean = (gradient * slope).sum(-1, keepdim=True).div_(total)
+        gradient.sub_(mean)
+        beta_gradient = direct_gradient(weights, slope, beta).mul_(gradient)
+        beta_gradient = beta_gradient.sum_to_size(beta.shape)
+        return gradient.mul_(slope), beta_gradient
+    gradient.mul_(slope)
+    mean = gradient.sum(-1, keepdim=True).div_(total)
+    return gradient.addcmul_(slope, mean, value=-1.0), None
+
+
+def weights_to_slope(weights: Tensor, beta: Beta) -> Tensor:
+    """p^(1 - beta) on the support, 0 elsewhere."""
+    if isinstance(beta, float) and beta == 1.0:
+        return weights.sign()
+    tiny = torch.finfo(weights.dtype).tiny
+    if isinstance(beta, float) and beta == 0.5:
+        # sqrt(p), without the slow square root of 0.
+        return weights.clamp(min=tiny).rsqrt_().mul_(weights)
+    # p p^-beta: exactly 0 where p is.
+    return weights.clamp(min=tiny).log2_().mul_(-beta).exp2_().mul_(weights)
+
+
+def direct_gradient(weights: Tensor, slope: Tensor, beta: Tensor) -> Tensor:
+    """dp/dbeta at a fixed threshold: (p - g) / beta^2 - p log p / beta.
+
+    For small beta the terms cancel; there it is -p l^2 (1/2 + z/6 + z^2/24 + z^3/120) with
+    l = log p and z = -beta l.
+    """
+    log = weights.clamp(min=torch.finfo(weights.dtype).tiny).log_()
+    inverse = beta.reciprocal()
+    exact = (weights - slope).mul_(inverse).sub_(log * weights).mul_(inverse)
+    small = beta < SERIES_BELOW
+    if not torch.compiler.is_compiling() and not bool(small.any()):
+        return exact
+    z = log * -beta
+    series = (z / 120.0).add_(1.0 / 24.0).mul_(z).add_(1.0 / 6.0).mul_(z).add_(0.5)
+    return torch.where(small, series.mul_(log).mul_(log).mul_(weights).neg_(), exact)
+
+
+class EntmaxFunction(torch.autograd.Function):
+    """The solver with its closed-form gradient, which needs nothing but the weights."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, visible: Tensor | None, beta: Tensor | float) -> Tensor:
-        if visible is not None:
-            scores = scores.masked_fill(~visible, -torch.inf)
-        p = solve(scores, beta)
-        if visible is not None:
-            p.masked_fill_(~visible.any(-1, keepdim=True), 0.0)
-        ctx.beta = None if isinstance(beta, Tensor) else beta
-        ctx.save_for_backward(p, beta if isinstance(beta, Tensor) else None)
-        return p
+    def forward(ctx: Any, scores: Tensor, visible: Tensor | None, beta: Beta) -> Tensor:
+        # Empty rows are solved as if open and cleared after: no NaN is ever made.
+        if visible is None:
+            weights = solve_(scores.clone(), beta)
+        else:
+            rows = visible.any(-1, keepdim=True)
+            weights = solve_(scores.masked_fill(~(visible | ~rows), -torch.inf), beta)
+            weights = weights.mul_(rows)
+        ctx.fixed_beta = None if isinstance(beta, Tensor) else beta
+        ctx.save_for_backward(weights, beta if isinstance(beta, Tensor) else None)
+        return weights
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
-        (gradient,) = gradients
-        p, beta_tensor = ctx.saved_tensors
-        beta = ctx.beta if beta_tensor is None else beta_tensor
-        slope = torch.where(p > 0, p ** (1.0 - beta), 0.0)
-        total = slope.sum(-1, keepdim=True)
-        total.masked_fill_(total == 0.0, 1.0)
-        mean = (gradient * slope).sum(-1, keepdim=True) / total
-        centred = gradient - mean
-        beta_gradient = None
-        if beta_tensor is not None and ctx.needs_input_grad[2]:
-            direct = (p - slope) / beta**2 - torch.special.xlogy(p, p) / beta
-            beta_gradient = (direct * centred).sum_to_size(beta_tensor.shape)
-        return centred.mul_(slope), None, beta_gradient
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor | None]:
+        weights, beta = ctx.saved_tensors
+        beta = ctx.fixed_beta if beta is None else beta
+        gradient, beta_gradient = pull_back_(weights, gradients[0].clone(), beta)
+        return gradient, None, beta_gradient
 
 
-def entmax(scores: Tensor, visible: Tensor | None, beta: Tensor | float) -> Tensor:
+def entmax(scores: Tensor, visible: Tensor | None, beta: Beta) -> Tensor:
     """Weights [B, H, Q, K] for scores [B, H, Q, K]; beta = alpha - 1 as number or [H, 1, 1]."""
-    return Entmax.apply(scores, visible, beta)  # type: ignore[no-any-return,no-untyped-call]
+    weights: Tensor = EntmaxFunction.apply(scores, visible, beta)  # type: ignore[no-untyped-call]
+    return weights

@@ -9,14 +9,14 @@ from typing import Literal
 from torch import Tensor, nn
 
 from nmt.config.config import AttentionConfig, ModelConfig
-from nmt.model.attention import CrossAttention, KeyValue, SelfAttention
+from nmt.model.attention import CrossAttention, SelfAttention
 from nmt.model.dropout import Dropout
 
 LAYER_NORM_EPSILON = 1e-6
 
 
 class Residual(nn.Module):
-    """A residual connection with its LayerNorm, after the sum (post) or before the sublayer (pre)."""
+    """A residual connection with its LayerNorm: after the sum (post), or before the sublayer."""
 
     def __init__(self, dim: int, *, norm: Literal["post", "pre"], dropout: float) -> None:
         super().__init__()
@@ -94,13 +94,10 @@ class DecoderLayer(nn.Module):
         self,
         x: Tensor,
         attend_self: Callable[[Tensor], Tensor],
-        memory: KeyValue,
-        memory_visible: Tensor | None,
+        attend_memory: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """[B, T, D] for x [B, T, D]; `attend_self` is the self-attention, cached or not."""
+        """[B, T, D] for x [B, T, D]; how each attention attends (cached or not) is given."""
         x = self.self_attention_residual(x, attend_self)
-        x = self.cross_attention_residual(
-            x, lambda x: self.cross_attention(x, memory, memory_visible)
-        )
+        x = self.cross_attention_residual(x, attend_memory)
         result: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return result

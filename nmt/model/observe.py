@@ -1,12 +1,15 @@
 """Looking at attention weights from outside; costs nothing while nobody looks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor
+
+from nmt.model.activations import Entmax
 
 if TYPE_CHECKING:
     from nmt.model.transformer import Transformer
@@ -42,11 +45,11 @@ def observe_attention(model: "Transformer", observer: Observer) -> Iterator[None
             core.observer = before[site]
 
 
-def learned_alphas(model: "Transformer") -> Mapping[Site, Tensor]:
+def learned_alphas(model: "Transformer") -> dict[Site, Tensor]:
     """alpha [H] of every sublayer that learns it, detached."""
-    alphas = {}
+    alphas: dict[Site, Tensor] = {}
     for site, attention in model.attentions().items():
-        raw = getattr(attention.core.weights, "raw_alpha", None)
-        if raw is not None:
-            alphas[site] = attention.core.weights.alpha().detach()
+        weights = attention.core.weights
+        if isinstance(weights, Entmax) and weights.raw_alpha is not None:
+            alphas[site] = torch.as_tensor(weights.alpha()).detach()
     return alphas

@@ -3,6 +3,8 @@
 Shapes: B batch, S source positions, T target positions, D width, V target vocabulary.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -88,7 +90,7 @@ class Transformer(nn.Module):
                 fused = module.key_value.weight
             else:
                 continue
-            for block in fused.detach().split(dim):
+            for block in fused.detach().view(-1, dim, dim):
                 nn.init.xavier_uniform_(block)
 
     @property
@@ -138,9 +140,11 @@ class Transformer(nn.Module):
         x = self.target_input(target_input, self.target_embedding)
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
-            attention = layer.self_attention
-            cross = layer.cross_attention.project(memory)
-            x = layer(x, lambda x, a=attention: a(x, visible), cross, memory_visible)
+            x = layer(
+                x,
+                partial(layer.self_attention, visible=visible),
+                partial(layer.cross_attention, memory=memory, visible=memory_visible),
+            )
         result: Tensor = self.decoder_norm(x)
         return result
 
@@ -159,7 +163,7 @@ class Transformer(nn.Module):
         cross = []
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
-            cross.append(layer.cross_attention.project(memory).contiguous())
+            cross.append(layer.cross_attention.project(memory))
         visible = source_visible[:, None, None, :]
         return DecoderCache(cross, visible, beam=beam, max_length=max_length)
 
@@ -167,22 +171,28 @@ class Transformer(nn.Module):
         """Hidden states [B, beam, D] after one more token of each hypothesis, tokens [B, beam]."""
         position = self.target_input.positions(cache.position + 1)[-1]
         x = self.target_input.at(tokens, self.target_embedding, position)
-        visible = cache.visible()
         for index, layer in enumerate(self.decoder):
             assert isinstance(layer, DecoderLayer)
-            attention = layer.self_attention
-
-            def attend(
-                x: Tensor, attention: SelfAttention = attention, index: int = index
-            ) -> Tensor:
-                query, new = attention.project(x.reshape(-1, 1, x.shape[-1]))
-                return attention.attend(query, cache.append(index, new), visible).view(x.shape)
-
-            # The beams are the queries of cross-attention, so the source is there once.
-            x = layer(x, attend, cache.cross[index], cache.source_visible)
+            x = layer(
+                x,
+                partial(self.attend_past, layer.self_attention, cache, index),
+                # The beams are the queries of cross-attention: the source is there once.
+                partial(
+                    layer.cross_attention.attend,
+                    memory=cache.cross[index],
+                    visible=cache.source_visible,
+                ),
+            )
         cache.position += 1
         result: Tensor = self.decoder_norm(x)
         return result
+
+    @staticmethod
+    def attend_past(attention: SelfAttention, cache: DecoderCache, layer: int, x: Tensor) -> Tensor:
+        """[B, beam, D]: self-attention of the newest position x [B, beam, D] to all so far."""
+        query, new = attention.project(x.reshape(-1, 1, x.shape[-1]))
+        past = cache.append(layer, new)
+        return attention.attend(query, past, cache.visible()).view(x.shape)
 
 
 def check_sizes(config: ModelConfig, source_size: int, target_size: int) -> None:
