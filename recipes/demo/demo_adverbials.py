@@ -46,6 +46,8 @@ TIMES: dict[str, tuple[Given, ...]] = {
         Given("tonight", "heute/0 Abend/0"), Given("soon", "bald/0"), *ON_DAY,
     ),
 }  # fmt: skip
+# States, which neither a modal nor a time goes with.
+STATES = frozenset(["like", "love", "need", "believe", "understand", "live"])
 CLOCK_VERBS = frozenset(["get up", "wake up", "arrive", "depart", "begin", "end", "come back"])
 
 FREQUENCIES: dict[str, tuple[Given, ...]] = {
@@ -73,7 +75,6 @@ MANNERS: dict[str, tuple[Given, ...]] = {
     "wake up": (SLOWLY,),
     "travel": BY_VEHICLE,
     "drive": BY_VEHICLE[2:3],
-    "run": (SLOWLY,),
     "go": (ALONE, SLOWLY),
 }
 

@@ -26,7 +26,12 @@ from demo_verbs import Verb
 Item = TypeVar("Item")
 
 POSSESSIVES = ("my", "your", "his", "her", "our", "their")
+DEGREES = (Given("very", "sehr/0"), Given("too", "zu/0"), Given("quite", "ziemlich/0"))
 PERSON = frozenset(["person"])
+OWNED = frozenset(
+    "thing pet clothes owned furniture text car bicycle boat friend neighbour teacher doctor boss "
+    "colleague guest lawyer driver -newspaper".split(" ")
+)
 
 
 class Located:
@@ -82,6 +87,10 @@ class Choices:
         fitting = [adjective for adjective in ADJECTIVES if adjective.fits(noun)]
         return self.pick(fitting) if fitting and self.chance(probability) else None
 
+    def degree_of(self, adjective: Adjective) -> Given | None:
+        """Return, half of the time, a word that strengthens or weakens a gradable quality."""
+        return self.pick(DEGREES) if adjective.german_more and self.chance(0.5) else None
+
     def noun_phrase(self, noun: Noun, role: str) -> NounPhrase:
         """Return a phrase around the noun; `role` is subject, object, negated or known.
 
@@ -96,12 +105,8 @@ class Choices:
             return NounPhrase(noun, determiner, adjective)
         if noun.plural and self.chance(0.25):
             return NounPhrase(noun, self._plural_determiner(role), adjective, plural=True)
-        if self.chance(0.1) and matches(
-            frozenset(["thing", "pet", "clothes", "owned"]), noun.kinds
-        ):
-            return NounPhrase(noun, "", adjective, owner=self.name())
-        if self.chance(0.12) and role != "negated":
-            return NounPhrase(noun, self.pick(POSSESSIVES), adjective)
+        if matches(OWNED, noun.kinds) and self.chance(0.3):
+            return self._owned(noun, adjective)
         weights = {"the": 6.0, "a": {"subject": 2, "known": 0}.get(role, 5), "this": 1}
         if role == "subject":
             weights["every"] = 0.4
@@ -146,6 +151,18 @@ class Choices:
             pair = [NounPhrase(self.noun(frozenset(["person", "-kin"])), "the") for _ in range(2)]
             return Both(*pair)
         return self.noun_phrase(self.noun(wanted), "subject")
+
+    def subject_pronoun_or_name(self) -> Nominal:
+        """Return a person by pronoun or name."""
+        if self.chance(0.5):
+            return Pronoun(self.pick(["I", "you", "he", "she", "we", "they"]))
+        return Proper(self.name())
+
+    def name_of(self, gender: str) -> Name:
+        """Return the name of a man (m) or a woman (f)."""
+        name = self.pick([name for name in NAMES if name.gender == gender])
+        self._used.add(name.text)
+        return name
 
     def object(self, verb: Verb, subject: Nominal | Given, role: str = "object") -> Nominal:
         """Return what or whom the verb is about."""
@@ -201,6 +218,19 @@ class Choices:
     def located(self, place: Place) -> Located:
         """Return the phrase for being at the place."""
         return Located(*place.at, "dat", self._place_phrase(place))
+
+    def any_place(self) -> Located:
+        """Return the phrase for being somewhere."""
+        if self.chance(0.35):
+            return self.city("in", "in")
+        return self.located(self.pick([place for place in PLACES if "road" not in place.kinds]))
+
+    def town(self) -> Located:
+        """Return the phrase for being in a city or a village."""
+        if self.chance(0.5):
+            return self.city("in", "in")
+        place = self.pick([place for place in PLACES if "town" in place.kinds])
+        return Located(*place.at, "dat", NounPhrase(place, self.pick(["the", "this", "our"])))
 
     def direction(self, verb: Verb) -> Located:
         """Return the phrase for going to a place that suits the verb."""

@@ -6,7 +6,7 @@ clauses; what stays behind (participle, infinitive, separable prefix) closes the
 
 from dataclasses import dataclass
 
-from demo_grammar import Nominal, Phrase, Pronoun, Realisable, Target, Word, prepositional
+from demo_grammar import Nominal, Phrase, Pronoun, Proper, Realisable, Target, Word, prepositional
 from demo_verbs import VERB, Modal, Verb
 
 BE_FORMS = {"1s": "am", "2s": "are", "3s": "is", "1p": "are", "3p": "are"}
@@ -212,14 +212,18 @@ class Clause:
                 direct.german + adverbs + indirect.german + plain + manner.german + place.german
             )
         else:
-            pronoun = isinstance(self.indirect, Pronoun)
-            objects = direct.german if pronoun else indirect.german + direct.german
-            german = indirect.german if pronoun else []
-            # Definite objects move ahead of the adverbs that "nicht" follows, and of "schon", "nie".
-            settled = self.tense == "perfect" and self.direct and self.direct.definite
-            german = german + (objects + adverbs if plain or settled else adverbs + objects) + plain
-            german = german + manner.german + place.german
+            objects = (
+                direct.german + adverbs if plain or self._settled() else adverbs + direct.german
+            )
+            german = indirect.german + objects + plain + manner.german + place.german
         return Phrase(english, german + complement.german)
+
+    def _settled(self) -> bool:
+        """Tell whether the object stands ahead of the adverbs, as it does ahead of "nicht"."""
+        if self.direct is None or not self.direct.definite:
+            return False
+        known = isinstance(self.direct, Proper) or self.verb.frame == "dat"
+        return known or self.tense == "perfect"
 
     def _direct(self, verbal: Verbal, negation: Word | None) -> Phrase:
         """Return the object with the words that English keeps before it."""

@@ -17,6 +17,11 @@ class Noun:
     weak: bool
     kinds: frozenset[str]
 
+    @property
+    def kind(self) -> str:
+        """The kind that only this noun has."""
+        return "_".join(self.singular)
+
     def german(self, case: str, plural: bool) -> str:
         """Return the German form in `case` ("nom", "acc" or "dat")."""
         if not plural:

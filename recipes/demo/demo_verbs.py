@@ -14,7 +14,7 @@ class Verb:
     `particle` follows the English verb and yields to a pronoun ("picks him up"), `fixed` words stay
     with it ("looks for him"); `prefix` is the separable part of the German verb. `frame` says what
     follows: none, acc, dat, give (dative and accusative), to (a direction), or a German preposition
-    with its case, such as `auf+acc`.
+    with its case, such as `auf+acc`. Special verbs have sentences of their own.
     """
 
     base: str
@@ -97,7 +97,7 @@ understand understands understood understood !understanding | | verstehen verste
 feed feeds fed fed feeding | | füttern füttere fütterst füttert gefüttert haben | acc | person | pet farm monkey elephant
 draw draws drew drawn drawing | | zeichnen zeichne zeichnest zeichnet gezeichnet haben | acc | person | map house castle church bird tree cat horse
 hide hides hid hidden hiding | | verstecken verstecke versteckst versteckt versteckt haben | acc | person | key letter ring chocolate ball book parcel
-wear wears wore worn wearing | | tragen trage trägst trägt getragen haben | acc | person | clothes ring
+wear wears wore worn wearing | | tragen trage trägst trägt getragen haben | acc | person | clothes ring -dress -skirt
 play plays played played playing | | spielen spiele spielst spielt gespielt haben | none | child boy girl cat dog pupil son daughter brother sister monkey |
 sleep sleeps slept slept sleeping | | schlafen schlafe schläfst schläft geschlafen haben | none | person pet |
 work works worked worked working | | arbeiten arbeite arbeitest arbeitet gearbeitet haben | none | person -child -king -queen -pupil |
@@ -117,8 +117,8 @@ call calls called called calling | | an.rufen rufe rufst ruft angerufen haben | 
 invite invites invited invited inviting | | ein.laden lade lädst lädt eingeladen haben | acc | person | person -policeman -soldier -driver -waiter
 pick picks picked picked picking | +up | ab.holen hole holst holt abgeholt haben | acc | person | person parcel -policeman -soldier -waiter
 look looks looked looked looking | =at | an.sehen sehe siehst sieht angesehen haben | acc | person | picture map house castle ring tree dress clock animal
-put puts put put putting | +on | an.ziehen ziehe ziehst zieht angezogen haben | acc | person | clothes -hat -scarf
-take takes took taken taking | +off | aus.ziehen ziehe ziehst zieht ausgezogen haben | acc | person | clothes -hat -scarf
+put puts put put putting | +on | an.ziehen ziehe ziehst zieht angezogen haben | acc | person | coat shirt jacket shoe boot sweater
+take takes took taken taking | +off | aus.ziehen ziehe ziehst zieht ausgezogen haben | acc | person | coat shirt jacket shoe boot sweater
 switch switches switched switched switching | +on | ein.schalten schalte schaltest schaltet eingeschaltet haben | acc | person | device
 turn turns turned turned turning | +off | aus.schalten schalte schaltest schaltet ausgeschaltet haben | acc | person | device
 throw throws threw thrown throwing | +away | weg.werfen werfe wirfst wirft weggeworfen haben | acc | person | letter newspaper box bottle shoe shirt flower pencil candle
@@ -145,7 +145,12 @@ drive drives drove driven driving | | fahren fahre fährst fährt gefahren sein 
 travel travels travelled travelled travelling | | reisen reise reist reist gereist sein | city | person | none
 fly flies flew flown flying | | fliegen fliege fliegst fliegt geflogen sein | city | person | none
 live lives lived lived living | | wohnen wohne wohnst wohnt gewohnt haben | home | person | home
-be is was been !being | | sein bin bist ist gewesen sein | be | person | none
+say says said said saying | | sagen sage sagst sagt gesagt haben | special | person | none
+hope hopes hoped hoped hoping | | hoffen hoffe hoffst hofft gehofft haben | special | person | none
+know knows knew known !knowing | | wissen weiß weißt weiß gewusst haben | special | person | none
+try tries tried tried trying | | versuchen versuche versuchst versucht versucht haben | special | person | none
+cost costs cost cost !costing | | kosten koste kostest kostet gekostet haben | special | none | none
+be is was been !being | | sein bin bist ist gewesen sein | special | person | none
 have has had had !having | | haben habe hast hat gehabt haben | acc | person | thing pet clothes car bicycle house brother sister son daughter -bottle -fork
 """  # noqa: E501 one verb a line reads best
 
