@@ -1,0 +1,83 @@
+"""Imports point one way, and nothing dangerous or heavy is imported where it should not be."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "nmt"
+BASE = {"errors", "progress"}
+MAY_IMPORT = {
+    "errors": set[str](),
+    "progress": set[str](),
+    "config": BASE,
+    "data": BASE | {"config"},
+    "model": BASE | {"config"},
+    "evaluation": BASE | {"data"},
+    "checkpoint": BASE | {"config", "data", "model"},
+    "decoding": BASE | {"config", "data", "model", "checkpoint"},
+    "analysis": BASE | {"config", "data", "model", "checkpoint", "decoding", "evaluation"},
+}
+MAY_IMPORT["training"] = MAY_IMPORT["analysis"] | {"analysis"}
+MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training"}
+MAY_IMPORT["cli"] = MAY_IMPORT["bench"] | {"bench"}
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+COMMANDS = sorted(
+    path.stem
+    for path in (PACKAGE / "cli").glob("*.py")
+    if "def build_parser" in path.read_text(encoding="utf-8")
+)
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    own = part(path)
+    used = {name.split(".")[1] for name in imported_names(path) if name.startswith("nmt.")}
+    assert used - {own} <= MAY_IMPORT[own]
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    for path in MODULES:
+        names = {name.split(".")[0] for name in imported_names(path)}
+        assert not names & {"pickle", "marshal", "shelve", "dill"}, path
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in {"eval", "exec"}, path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_complete_and_does_not_import_torch(command: str) -> None:
+    program = (
+        "import sys\n"
+        f"from nmt.cli.{command} import main\n"
+        "try:\n    main(['--help'])\nfinally:\n"
+        "    sys.stderr.write(str('torch' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr == "False"
+    assert done.stdout.startswith("usage: nmt-")
+    assert len(done.stdout) > 300
+
+
+def test_every_command_has_a_script() -> None:
+    settings = (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        name = f"nmt-{command.replace('_', '-')}"
+        assert f'{name} = "nmt.cli.{command}:main"' in settings
