@@ -27,9 +27,9 @@ from nmt.errors import DataError
 
 CHUNK_PAIRS = 5_000
 CHUNK_CHARACTERS = 2_000_000  # of source text; long lines make chunks of fewer pairs
-# Word types that are kept a side while counting, about 250 MB; beyond that the rarest are
+# Word types that are kept a side while counting, about 130 MB; beyond that the rarest are
 # forgotten. Subwords are decided by words far more frequent.
-MOST_TYPES = 2_000_000
+MOST_TYPES = 1_000_000
 
 TOO_LONG = "longer than max_length"
 RATIO = "over max_ratio"

@@ -75,15 +75,13 @@ def prepare(config: Config) -> Prepared:
             prepared_directory.clean_up(directory)
         settings = settings_that_matter(config)
         inputs = prepared_directory.describe_inputs(input_roles(config.data))
-        reason = out_of_date(directory, settings, inputs)
+        reason = out_of_date(directory, settings, inputs, writable=writable)
         if reason is None:
             try:
                 prepared = open_prepared(directory)
             except DataError as error:
                 reason = f"it is damaged ({error})"
             else:
-                if writable:
-                    prepared_directory.record_inputs(directory, prepared.manifest, inputs)
                 logger.info("%s is up to date: %d pairs", directory, len(prepared.train))
                 return prepared
         if not writable:
@@ -150,9 +148,16 @@ def input_roles(data: DataConfig) -> dict[str, tuple[Path, ...]]:
 
 
 def out_of_date(
-    directory: Path, settings: dict[str, Any], inputs: list[dict[str, Any]]
+    directory: Path,
+    settings: dict[str, Any],
+    inputs: list[dict[str, Any]],
+    *,
+    writable: bool = False,
 ) -> str | None:
-    """Why a directory is not what would be prepared now, None when it is."""
+    """Why a directory is not what would be prepared now, None when it is.
+
+    Where it may be written, inputs with other times or places but the same bytes are noted there.
+    """
     if not (directory / MANIFEST).exists():
         return "no data has been prepared"
     manifest = read_manifest(directory)
@@ -162,6 +167,8 @@ def out_of_date(
         return f"changed settings ({changes})"
     if changed := prepared_directory.changed_input(manifest.get("inputs", []), inputs):
         return f"changed input ({changed})"
+    if writable:
+        prepared_directory.record_inputs(directory, manifest, inputs)
     return None
 
 

@@ -146,10 +146,10 @@ def test_an_unknown_setting_is_exit_code_2(project: Path, capsys):
     assert "max_length" in capsys.readouterr().err
 
 
-def enlarge(project: Path, pairs: int = 40_000) -> None:
-    """More text, all lines different, so that there is time to interfere."""
+def enlarge(project: Path, pairs: int = 15_000) -> None:
+    """More text, so that several processes work on it and there is time to interfere."""
     for suffix, lines in (("en", SOURCE), ("de", TARGET)):
-        text = "".join(f"{lines[n % 4]} {n * 7919 % 1000003}\n" for n in range(pairs))
+        text = "".join(f"{lines[n % 4]} {n % 701}\n" for n in range(pairs))
         (project / f"train.{suffix}").write_text(text, encoding="utf-8")
 
 
@@ -213,7 +213,7 @@ def test_an_interrupt_ends_quietly_and_cleans_up(project: Path):
 
 
 def test_two_at_once_agree(project: Path):
-    enlarge(project, pairs=12_000)
+    enlarge(project)
     processes = [start(project), start(project)]
     errors = [process.communicate(timeout=100)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]

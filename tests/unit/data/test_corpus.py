@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from encoded_corpora import random_sentences, write_corpus
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.data.corpus import MANIFEST, EncodedCorpus, file_sha256, token_type
@@ -16,6 +16,7 @@ from nmt.errors import DataError
 sentences = st.lists(st.integers(0, 65535), min_size=1, max_size=12)
 
 
+@settings(max_examples=50)  # every example forces four files to disk
 @given(rows=st.lists(st.tuples(sentences, sentences), min_size=1, max_size=20), data=st.data())
 def test_sentences_come_back_in_any_selection(tmp_path_factory, rows, data):
     source, target = zip(*rows, strict=True)
