@@ -330,11 +330,12 @@ def test_a_second_process_waits_for_the_lock(write_config: Write, tmp_path: Path
     assert not waiting.is_alive()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_data_on_a_read_only_disk_can_be_used(write_config: Write, tmp_path: Path):
     fingerprint = prepare(write_config()).fingerprint
     (tmp_path / "run" / "prepared.lock").unlink()
     (tmp_path / "run").chmod(0o555)
+    if os.access(tmp_path / "run", os.W_OK):
+        pytest.skip("this user may write everywhere")
     try:
         assert prepare(write_config()).fingerprint == fingerprint
         with pytest.raises(StorageError, match="nothing can be written"):
