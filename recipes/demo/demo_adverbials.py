@@ -46,8 +46,11 @@ TIMES: dict[str, tuple[Given, ...]] = {
         Given("tonight", "heute/0 Abend/0"), Given("soon", "bald/0"), *ON_DAY,
     ),
 }  # fmt: skip
-# States, which neither a modal nor a time goes with.
+# States, which neither a modal nor a time goes with; the first three stay in the present.
 STATES = frozenset(["like", "love", "need", "believe", "understand", "live"])
+LASTING = frozenset(["like", "love", "need"])
+# What nobody does on purpose takes no modal either.
+MISHAPS = frozenset(["lose", "forget", "break", "hear"])
 CLOCK_VERBS = frozenset(["get up", "wake up", "arrive", "depart", "begin", "end", "come back"])
 
 FREQUENCIES: dict[str, tuple[Given, ...]] = {

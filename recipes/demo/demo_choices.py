@@ -1,6 +1,7 @@
 """Random but sensible phrases: who does it, to whom or what, when and where."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from random import Random
 from typing import TypeVar
 
@@ -29,9 +30,22 @@ POSSESSIVES = ("my", "your", "his", "her", "our", "their")
 DEGREES = (Given("very", "sehr/0"), Given("too", "zu/0"), Given("quite", "ziemlich/0"))
 PERSON = frozenset(["person"])
 OWNED = frozenset(
-    "thing pet clothes owned furniture text car bicycle boat friend neighbour teacher doctor boss "
-    "colleague guest lawyer driver -newspaper".split(" ")
-)
+    ("thing", "pet", "clothes", "owned", "furniture", "text", "car", "bicycle", "boat", "friend",
+     "neighbour", "teacher", "doctor", "boss", "colleague", "guest", "lawyer", "driver",
+     "-newspaper")
+)  # fmt: skip
+
+
+@cache
+def nouns_of(wanted: frozenset[str], nouns: tuple[Noun, ...]) -> list[Noun]:
+    """Return the nouns of the wanted kinds."""
+    return [noun for noun in nouns if matches(wanted, noun.kinds)]
+
+
+@cache
+def adjectives_for(noun: Noun) -> list[Adjective]:
+    """Return the adjectives that suit the noun."""
+    return [adjective for adjective in ADJECTIVES if adjective.fits(noun)]
 
 
 class Located:
@@ -68,9 +82,9 @@ class Choices:
         """Return one of the keys, in proportion to its value."""
         return self.random.choices(list(items), list(items.values()))[0]
 
-    def noun(self, wanted: frozenset[str], nouns: Iterable[Noun] = NOUNS + PLACES) -> Noun:
+    def noun(self, wanted: frozenset[str], nouns: tuple[Noun, ...] = NOUNS + PLACES) -> Noun:
         """Return a noun of a wanted kind that the sentence does not have yet."""
-        fitting = [noun for noun in nouns if matches(wanted, noun.kinds)]
+        fitting = nouns_of(wanted, nouns)
         fresh = [noun for noun in fitting if noun.german_singular not in self._used]
         noun = self.pick(fresh or fitting)
         self._used.add(noun.german_singular)
@@ -84,7 +98,7 @@ class Choices:
 
     def adjective(self, noun: Noun, probability: float) -> Adjective | None:
         """Return, with the given probability, an adjective that suits the noun."""
-        fitting = [adjective for adjective in ADJECTIVES if adjective.fits(noun)]
+        fitting = adjectives_for(noun)
         return self.pick(fitting) if fitting and self.chance(probability) else None
 
     def degree_of(self, adjective: Adjective) -> Given | None:
@@ -141,11 +155,11 @@ class Choices:
         if "person" not in wanted:
             return self.noun_phrase(self.noun(wanted), "subject")
         draw = self.random.random()
-        if draw < 0.22:
-            return Pronoun(self.pick(["I", "you", "he", "she", "we", "they"]))
-        if draw < 0.40:
+        if draw < 0.30:
+            return Pronoun(self.pick(["I", "I", "you", "you", "he", "she", "we", "they"]))
+        if draw < 0.44:
             return Proper(self.name())
-        if draw < 0.45:
+        if draw < 0.46:
             return Both(Proper(self.name()), Proper(self.name()))
         if draw < 0.49:
             pair = [NounPhrase(self.noun(frozenset(["person", "-kin"])), "the") for _ in range(2)]

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from demo_adverbials import CLOCK_VERBS, STATES
+from demo_adverbials import CLOCK_VERBS, LASTING, MISHAPS, STATES
 from demo_choices import PERSON, Choices
 from demo_clause import Clause, Given
-from demo_grammar import Nominal, NounPhrase, Pronoun, Proper
+from demo_grammar import Both, Nominal, NounPhrase, Pronoun, Proper
 from demo_lexicon import PLACES, Name, matches
 from demo_verbs import MODALS, VERB, Verb
 
@@ -13,6 +13,9 @@ PLAIN_VERBS = [key for key, verb in VERB.items() if verb.frame != "special" and 
 HOMES = [place for place in PLACES if "home" in place.kinds]
 MODAL_WEIGHTS = {"can": 3.0, "must": 3, "want": 3, "should": 2, "may": 1.5, "will": 4, "would": 2}
 TENSES = {"present": 4.0, "progressive": 2, "past": 4, "perfect": 1.5}
+KNOWN_OBJECTS = frozenset(
+    ["switch on", "turn off", "tidy up", "put on", "take off", "close", "pick up", "repair", "feed"]
+)
 NATURAL_GENDER = {"m": "he", "f": "she"}
 
 
@@ -35,19 +38,41 @@ def pronoun_for(nominal: Nominal | Given) -> Pronoun | None:
     """Return the pronoun that takes up a nominal for people, where both languages agree on it."""
     if isinstance(nominal, Pronoun):
         return nominal
-    if nominal.person == "3p":
-        return Pronoun("they")
     if isinstance(nominal, Proper) and isinstance(nominal.name, Name):
         return Pronoun(NATURAL_GENDER[nominal.name.gender])
+    if isinstance(nominal, Both):
+        return Pronoun("they")
     if isinstance(nominal, NounPhrase) and "person" in nominal.noun.kinds:
+        if nominal.plural:
+            return Pronoun("they")
         return Pronoun(NATURAL_GENDER[nominal.noun.gender]) if nominal.noun.gender != "n" else None
     return None
+
+
+def usable_tense(key: str, tense: str) -> str:
+    """Return the tense, or the nearest one in which the verb is natural and unambiguous."""
+    verb = VERB[key]
+    if key in LASTING or (tense == "progressive" and not verb.progressive):
+        return "present"
+    return "perfect" if tense == "past" and not verb.has_clear_past else tense
+
+
+def takes_modal(key: str) -> bool:
+    """Tell whether one can want to, have to or be allowed to do it."""
+    return bool(VERB[key].subjects & PERSON) and key not in STATES | MISHAPS
+
+
+def plain_subject(subject: NounPhrase) -> NounPhrase:
+    """Return the phrase with a definite article for "every", "all", "a" or none."""
+    if subject.owner or subject.determiner not in ("every", "all", "a", ""):
+        return subject
+    return replace(subject, determiner="the")
 
 
 def random_clause(
     choices: Choices,
     *,
-    subject: Nominal | None = None,
+    subject: Nominal | Given | None = None,
     tenses: dict[str, float] | None = None,
     modal_chance: float = 0.0,
     negation_chance: float = 0.0,
@@ -58,17 +83,14 @@ def random_clause(
     verb = VERB[key]
     tense = choices.weighted(tenses or TENSES)
     modal = None
-    if choices.chance(modal_chance) and verb.subjects & PERSON and key not in STATES:
+    if choices.chance(modal_chance) and takes_modal(key):
         modal, tense = MODALS[choices.weighted(MODAL_WEIGHTS)], "present"
-    if (tense == "progressive" and not verb.progressive) or (
-        tense == "past" and not verb.has_clear_past
-    ):
-        tense = "present" if tense == "progressive" else "perfect"
+    tense = usable_tense(key, tense)
     negated = choices.chance(negation_chance) and modal is not MODALS["would"]
     if subject is None:
         subject = choices.subject(verb.subjects)
-        if negated and isinstance(subject, NounPhrase) and subject.determiner in ("every", "all"):
-            subject = replace(subject, determiner="the" if subject.plural else "this")
+        if negated and isinstance(subject, NounPhrase):
+            subject = plain_subject(subject)
     clause = Clause(subject, verb, tense=tense, modal=modal, negated=negated)
     clause = with_objects(choices, clause, key)
     return clause if short else with_adverbials(choices, clause, key)
@@ -92,9 +114,8 @@ def with_objects(choices: Choices, clause: Clause, key: str) -> Clause:
         return replace(clause, complement=choices.located(choices.pick(HOMES)))
     if frame == "none":
         return clause
-    if frame == "dat" or "+" in frame:  # bare and quantified datives sound odd
+    if frame == "dat" or "+" in frame or key in KNOWN_OBJECTS:  # bare plurals would sound odd
         role = "known"
-    assert key
     return replace(clause, direct=choices.object(verb, clause.subject, role))
 
 

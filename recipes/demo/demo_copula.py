@@ -6,29 +6,20 @@ from demo_adjectives import ADJECTIVE, ADJECTIVES, Adjective
 from demo_adverbials import TIMES
 from demo_choices import PERSON, Choices
 from demo_clause import Clause, Given
+from demo_clauses import plain_subject
 from demo_grammar import NUMBERS, Nominal, NounPhrase, Phrase, Pronoun, Proper, Target, Word
 from demo_lexicon import NOUNS, PLACES, Noun
 from demo_verbs import VERB
 
-MOODS = [
-    ADJECTIVE[english]
-    for english in (
-        "tired",
-        "hungry",
-        "happy",
-        "sad",
-        "sick",
-        "nervous",
-        "friendly",
-        "poor",
-        "rich",
-    )
-]
+MOODS = [ADJECTIVE[english] for english in ("tired", "hungry", "happy", "sad", "sick", "nervous")]
 QUALITIES = [adjective for adjective in ADJECTIVES if "person" in adjective.kinds]
+JOB_QUALITIES = [ADJECTIVE[english] for english in ("young", "clever", "polite", "good")]
 AGES = [str(age) for age in (18, 20, 21, 25, 30, 33, 35, 40, 42, 48, 50, 55, 60, 64, 70, 75, 80)]
 PRICES = [str(price) for price in (15, 20, 25, 30, 40, 50, 60, 75, 80, 90, 100, 120, 150, 200, 500)]
-YEARS = [str(year) for year in range(1985, 2025)]
-PRICED = frozenset("furniture clothes machine goods lamp clock plate blanket mirror ball".split())
+YEARS = [str(year) for year in range(1990, 2025, 3)]
+PRICED = frozenset(
+    ["furniture", "clothes", "machine", "goods", "lamp", "plate", "blanket", "mirror", "ball"]
+)
 
 
 @dataclass(frozen=True)
@@ -84,9 +75,10 @@ class Predicate:
         return phrase
 
 
-def state_clause(choices: Choices, subject: Nominal, *, past: bool) -> Clause:
+def state_clause(choices: Choices, subject: Nominal | Given, *, past: bool) -> Clause:
     """Return "he is very tired" or "he was very tired" about a person."""
-    quality = Quality(choices.pick(MOODS), choices.degree())
+    mood = choices.pick(MOODS)
+    quality = Quality(mood, choices.degree_of(mood))
     return Clause(
         subject, VERB["be"], tense="preterite" if past else "present", complement=quality,
         negated=choices.chance(0.12) and quality.degree is None,
@@ -99,7 +91,7 @@ def quality(choices: Choices) -> tuple[Phrase, str]:
     past = choices.chance(0.4)
     clause = Clause(
         subject, VERB["be"], tense="preterite" if past else "present",
-        complement=Quality(adjective, choices.degree()),
+        complement=Quality(adjective, choices.degree_of(adjective)),
     )  # fmt: skip
     if choices.chance(0.15):
         clause = replace(clause, complement=Quality(adjective), negated=True)
@@ -149,16 +141,12 @@ def comparison(choices: Choices) -> tuple[Phrase, str]:
 def job(choices: Choices) -> tuple[Phrase, str]:
     """Return "Peter is a teacher" or "My uncle is a famous singer"."""
     noun = choices.noun(frozenset(["job"]))
-    subject: Nominal
-    if noun.gender == "f":
-        name = choices.name_of("f")
-    else:
-        name = choices.name_of("m")
-    subject = Proper(name)
+    subject: Nominal = Proper(choices.name_of(noun.gender))
     if choices.chance(0.3):
         subject = Pronoun("she" if noun.gender == "f" else "he")
     tense = choices.pick(["present", "preterite"])
-    predicate = Predicate(NounPhrase(noun, "a", choices.adjective(noun, 0.4)))
+    adjective = choices.pick([None, None, *JOB_QUALITIES])
+    predicate = Predicate(NounPhrase(noun, "a", adjective))
     return Clause(subject, VERB["be"], tense=tense, complement=predicate).realise(), "."
 
 
@@ -197,6 +185,8 @@ def location(choices: Choices) -> tuple[Phrase, str]:
         subject, VERB["be"], tense="preterite" if past else "present", complement=where,
         negated=choices.chance(0.15),
     )  # fmt: skip
+    if isinstance(subject, NounPhrase):
+        clause = replace(clause, subject=plain_subject(subject))
     if past and choices.chance(0.3):
         year = choices.pick(YEARS)
         return clause.realise(lead=Given(f"in {year}", f"im/0 Jahr/0 {year}/1").realise()), "."
@@ -229,7 +219,7 @@ def existence(choices: Choices) -> tuple[Phrase, str]:
     """Return "In the village there are two churches", which German says with "es gibt"."""
     lead = choices.town().realise()
     noun = choices.noun(
-        frozenset("building park market bridge lake -house -airport".split()), PLACES
+        frozenset(["building", "park", "market", "bridge", "lake", "-house", "-airport"]), PLACES
     )
     plural = choices.chance(0.4)
     determiner = (

@@ -2,10 +2,18 @@
 
 from dataclasses import dataclass, replace
 
-from demo_adverbials import PLACES_OF_VERBS, STATES
+from demo_adverbials import PLACES_OF_VERBS
 from demo_choices import OWNED, PERSON, POSSESSIVES, Choices
 from demo_clause import Clause, Given
-from demo_clauses import PLAIN_VERBS, plain_subject, random_clause, with_adverbials, with_objects
+from demo_clauses import (
+    PLAIN_VERBS,
+    plain_subject,
+    random_clause,
+    takes_modal,
+    usable_tense,
+    with_adverbials,
+    with_objects,
+)
 from demo_copula import Quality, state_clause
 from demo_grammar import ARTICLE, NounPhrase, Phrase, Target
 from demo_lexicon import NOUNS, Noun, matches
@@ -13,7 +21,9 @@ from demo_verbs import MODALS, VERB, Verb
 
 ASKED_MODALS = ("can", "must", "want", "should", "may", "will")
 PLURAL_DATIVE = "denen"
-THINGS = frozenset("thing text clothes furniture vehicle food building -mass".split(" "))
+THINGS = frozenset(
+    ["thing", "text", "clothes", "furniture", "vehicle", "food", "building", "-mass"]
+)
 
 
 def yes_no_question(choices: Choices) -> tuple[Phrase, str]:
@@ -33,9 +43,7 @@ def where_when_why(choices: Choices) -> tuple[Phrase, str]:
     lead = Given(english, german).realise()
     if english == "where":
         key = choices.pick([*PLACES_OF_VERBS, "live", "live"])
-        tense = choices.pick(["present", "past", "perfect"])
-        if not VERB[key].has_clear_past and tense == "past":
-            tense = "present"
+        tense = usable_tense(key, choices.pick(["present", "past", "past"]))
         subject = choices.subject(VERB[key].subjects)
         subject = plain_subject(subject) if isinstance(subject, NounPhrase) else subject
         clause = Clause(subject, VERB[key], tense=tense)
@@ -57,11 +65,9 @@ def object_question(choices: Choices) -> tuple[Phrase, str]:
     verb = VERB[key]
     subject = choices.subject(verb.subjects)
     subject = plain_subject(subject) if isinstance(subject, NounPhrase) else subject
-    tenses = {"present": 2.0, "past": 2 if verb.has_clear_past else 0, "perfect": 1}
-    if verb.progressive:
-        tenses["progressive"] = 2
-    clause = Clause(subject, verb, tense=choices.weighted(tenses))
-    if choices.chance(0.25) and key not in STATES:
+    tense = usable_tense(key, choices.pick(["present", "progressive", "past", "perfect"]))
+    clause = Clause(subject, verb, tense=tense)
+    if choices.chance(0.25) and takes_modal(key):
         clause = replace(clause, tense="present", modal=MODALS[choices.pick(ASKED_MODALS)])
     if choices.chance(0.3):
         clause = replace(clause, place=choices.place(key))
@@ -95,7 +101,7 @@ def subject_question(choices: Choices) -> tuple[Phrase, str]:
 
 @dataclass(frozen=True)
 class Relative:
-    """A relative clause, between commas in German: its pronoun is the subject or leads the clause."""
+    """A relative clause; its pronoun is the subject or leads the clause."""
 
     clause: Clause
     lead: Given | None = None
@@ -133,7 +139,7 @@ def _subject_relative(choices: Choices, head: NounPhrase) -> Relative:
         )  # fmt: skip
         return Relative(replace(clause, subject=subject, frequency=None))
     if is_person:
-        return Relative(state_clause(choices, head, past=False).with_subject(subject))
+        return Relative(state_clause(choices, subject, past=False))
     adjective = choices.adjective(head.noun, 1.0)
     assert adjective
     quality = Quality(adjective, choices.degree_of(adjective))
@@ -154,9 +160,7 @@ def _governing_verbs(noun: Noun) -> list[str]:
 def _object_relative(choices: Choices, head: NounPhrase, key: str) -> Relative:
     verb = VERB[key]
     who = "whom" if "person" in head.noun.kinds else "which"
-    tense = choices.pick(["present", "past", "perfect"])
-    if tense == "past" and not verb.has_clear_past:
-        tense = "perfect"
+    tense = usable_tense(key, choices.pick(["present", "past", "perfect"]))
     subject = choices.subject(verb.subjects)
     subject = plain_subject(subject) if isinstance(subject, NounPhrase) else subject
     clause = Clause(subject, verb, tense=tense)
@@ -206,13 +210,15 @@ def relative_on_object(choices: Choices) -> tuple[Phrase, str]:
     fitting = [
         key
         for key in PLAIN_VERBS
-        if (VERB[key].frame in ("acc", "dat") or "+" in VERB[key].frame) and not VERB[key].prefix
+        if (VERB[key].frame in ("acc", "dat") or "+" in VERB[key].frame)
+        and not VERB[key].prefix
+        and key != "drink"  # all drinks are mass nouns, which take no relative clause here
     ]
     key = choices.pick(fitting)
     verb = VERB[key]
     subject = choices.subject(verb.subjects)
     while True:
-        noun = choices.noun(verb.objects | {"-mass"})
+        noun = choices.noun(verb.objects | {"-mass", "-kin"})
         if choices.adjective(noun, 1.0):
             break
     direct = with_relative(choices, _head(choices, noun))
