@@ -130,8 +130,9 @@ def comparison(choices: Choices) -> tuple[Phrase, str]:
         fitting = [
             noun for noun in NOUNS + PLACES if adjective.fits(noun) and "kin" not in noun.kinds
         ]
-        plural = choices.chance(0.15)
-        pair = choices.random.sample([noun for noun in fitting if noun.plural or not plural], 2)
+        countable = [noun for noun in fitting if noun.plural]
+        plural = len(countable) > 1 and choices.chance(0.15)
+        pair = choices.random.sample(countable if plural else fitting, 2)
         left, right = (NounPhrase(noun, "the", plural=plural) for noun in pair)
     tense = choices.pick(["present", "present", "preterite"])
     compared = Comparison(adjective, right, choices.chance(0.3))

@@ -100,7 +100,7 @@ def corpus_files(arguments: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def write_files(folder: Path, files: dict[str, list[str]]) -> None:
-    """Write all files under temporary names, then give them their own, so that none is ever half."""
+    """Write all files under temporary names, then rename them, so that none is ever half."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in files}
     try:
