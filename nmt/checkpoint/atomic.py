@@ -56,27 +56,19 @@ def write_directory(path: Path, files: Mapping[str, Writer]) -> None:
 def replace_directory(path: Path, files: Mapping[str, Writer]) -> None:
     """Create the directory `path` in the place of the one that may be there."""
     with storage_errors(path), built_directory(path, files) as temporary:
-        aside = set_aside(path)
+        aside = leftover_path(path, "old")
+        replaced = os.path.lexists(path)
         try:
+            if replaced:
+                os.rename(path, aside)
+                sync_directory(path.parent)
             os.rename(temporary, path)
-        except OSError:
-            if aside is not None:
+        finally:
+            if replaced and not os.path.lexists(path):
                 os.rename(aside, path)
-            raise
         sync_directory(path.parent)
-    if aside is not None:
+    if replaced:
         remove_directory(aside, place=path)
-
-
-def set_aside(path: Path) -> Path | None:
-    """Rename `path` to a temporary name, which is returned; None when there is no `path`."""
-    aside = leftover_path(path, "old")
-    try:
-        os.rename(path, aside)
-    except FileNotFoundError:
-        return None
-    sync_directory(path.parent)
-    return aside
 
 
 def remove_directory(path: Path, *, place: Path | None = None) -> None:

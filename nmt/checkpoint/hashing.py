@@ -5,6 +5,7 @@ the disk (both leave Python's lock alone), so that verification costs next to no
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -118,6 +119,8 @@ class HashingReader:
         return bytes(data)
 
     def drain(self) -> None:
-        """Read the rest for the sake of its hash."""
+        """Read the rest for its hash; one buffer is filled while the other is hashed."""
+        size = min(CHUNK, self.remaining)
+        buffers = itertools.cycle([memoryview(bytearray(size)) for _ in range(2)])
         while self.remaining:
-            self.read(min(CHUNK, self.remaining))
+            self.readinto(next(buffers)[: self.remaining])

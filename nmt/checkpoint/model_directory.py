@@ -16,11 +16,17 @@ from torch.overrides import TorchFunctionMode
 from nmt.checkpoint.atomic import Writer, bytes_writer, settled, storage_errors
 from nmt.checkpoint.manifest import MANIFEST, SealedDirectory
 from nmt.checkpoint.store import CheckpointStore, verify
-from nmt.checkpoint.tensors import ModelMismatchError, read_into, tensors_writer
+from nmt.checkpoint.tensors import (
+    ModelMismatchError,
+    fill,
+    read_header,
+    read_into,
+    tensors_writer,
+)
 from nmt.config.config import Config, ModelConfig
 from nmt.config.loading import dump_config, parse_config
 from nmt.data.codec import Codec
-from nmt.errors import IntegrityError, NoCheckpointError
+from nmt.errors import IntegrityError, NoCheckpointError, UserError
 from nmt.model.transformer import Transformer
 
 logger = logging.getLogger(__name__)
@@ -52,20 +58,22 @@ class ModelDirectory:
         A directory that is replaced while we read it (a better `best`) is read again.
         """
         while True:
-            before = identity(path)
+            place = settled(path) or path
+            before = identity(place)
             try:
-                return read_model(path, verify=verify)
-            except IntegrityError:
-                if identity(path) == before:
+                return read_model(place, verify=verify)
+            except UserError:
+                if identity(settled(path) or path) == before:
                     raise
 
 
-def identity(path: Path) -> int | None:
+def identity(path: Path) -> tuple[int, int] | None:
     """What tells a directory from the one that takes its place."""
     try:
-        return os.stat(path).st_ino
+        facts = os.stat(path)
     except OSError:
         return None
+    return facts.st_ino, facts.st_mtime_ns
 
 
 def read_model(path: Path, *, verify: bool) -> LoadedModel:
@@ -76,6 +84,7 @@ def read_model(path: Path, *, verify: bool) -> LoadedModel:
     config = read_config(directory)
     codec = Codec.load(path)
     with directory.open(MODEL, verify=verify) as reader:
+        found = read_header(reader)
         check_plausible(config.model, size=reader.remaining, path=path)
         with NoInitialisation():
             model = Transformer(
@@ -83,7 +92,7 @@ def read_model(path: Path, *, verify: bool) -> LoadedModel:
                 source_vocabulary_size=len(codec.source.vocabulary),
                 target_vocabulary_size=len(codec.target.vocabulary),
             )
-        read_into(reader, model.state_dict())
+        fill(reader, found, model.state_dict())
     return LoadedModel(config, codec, model.eval(), path)
 
 
@@ -103,7 +112,7 @@ def check_plausible(config: ModelConfig, *, size: int, path: Path) -> None:
     least = 2 * layers * config.dim * (config.dim + config.feed_forward_dim)  # two bytes a number
     if least > size:
         raise ModelMismatchError(
-            f"{path / CONFIG}: describes a model larger than {MODEL}, which has {size} bytes"
+            f"{path / CONFIG}: describes a model larger than {MODEL}, which holds {size} bytes"
         )
 
 

@@ -139,9 +139,13 @@ class CheckpointStore:
             return []
         deleted = [step for step in self.steps() if step < kept[-1] and step not in keep]
         for step in deleted:
-            remove_directory(self.path(step))
-            self._results.pop(step, None)
+            self.remove(step)
         return deleted
+
+    def remove(self, step: int) -> None:
+        """Delete one checkpoint."""
+        remove_directory(self.path(step))
+        self._results.pop(step, None)
 
 
 def signature(path: Path) -> Signature:

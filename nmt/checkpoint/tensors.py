@@ -169,18 +169,22 @@ def check_specs(
 
 def read_into(reader: HashingReader, destinations: Mapping[str, Tensor]) -> None:
     """Fill tensors in place from a file that must hold exactly them."""
+    fill(reader, read_header(reader), destinations)
+
+
+def fill(
+    reader: HashingReader, found: Mapping[str, TensorSpec], destinations: Mapping[str, Tensor]
+) -> None:
+    """Fill tensors in place from what follows a header, if it names exactly them."""
     unique = unique_tensors(destinations)
-    found = read_header(reader)
     check_specs(found, {name: TensorSpec.of(item) for name, item in unique.items()}, reader.name)
     with torch.no_grad():
-        for name in found:
+        for name, spec in found.items():
             tensor = unique[name]
-            if tensor.numel() == 0:
-                continue
-            if tensor.device.type == "cpu" and tensor.is_contiguous():
+            if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel():
                 reader.readinto(bytes_of(tensor))
             else:
-                tensor.copy_(read_one(reader, found[name]))
+                tensor.copy_(read_one(reader, spec))
 
 
 def read_tensors(reader: HashingReader, expected: Mapping[str, TensorSpec]) -> dict[str, Tensor]:

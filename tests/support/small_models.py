@@ -5,8 +5,8 @@ import hashlib
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +146,8 @@ OPERATIONS = ("mkdir", "rename", "fsync", "unlink", "rmdir")
 
 
 @contextmanager
-def interfere(operate: Callable[[int, str], None]) -> Iterator[list[str]]:
-    """Call `operate(index, name)` before each operation on the disk; yields the list of names."""
+def interfere(operate: Callable[[int], None]) -> Iterator[list[str]]:
+    """Call `operate(index)` before each operation on the disk; yields the list of their names."""
     done: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         for name in OPERATIONS:
@@ -157,7 +157,7 @@ def interfere(operate: Callable[[int, str], None]) -> Iterator[list[str]]:
                 *arguments: Any, name: str = name, original: Any = original, **options: Any
             ) -> Any:
                 done.append(name)
-                operate(len(done) - 1, name)
+                operate(len(done) - 1)
                 return original(*arguments, **options)
 
             patch.setattr(os, name, instead)
@@ -168,22 +168,19 @@ def interfere(operate: Callable[[int, str], None]) -> Iterator[list[str]]:
 def crash_at(operation: int) -> Iterator[list[str]]:
     """From that operation on the disk nothing happens any more, not even tidying up."""
 
-    def operate(index: int, name: str) -> None:  # noqa: ARG001
+    def operate(index: int) -> None:
         if index >= operation:
             raise Crash
 
-    with interfere(operate) as done:
-        try:
-            yield done
-        except Crash:
-            pass
+    with interfere(operate) as done, suppress(Crash):
+        yield done
 
 
 @contextmanager
 def refuse_at(operation: int, number: int) -> Iterator[list[str]]:
     """One operation on the disk fails with an error number."""
 
-    def operate(index: int, name: str) -> None:  # noqa: ARG001
+    def operate(index: int) -> None:
         if index == operation:
             raise OSError(number, os.strerror(number))
 
@@ -209,12 +206,3 @@ def quick_directory(path: Path) -> Path:
     if memory.is_dir() and shutil.disk_usage(memory).free > 1 << 28:
         return memory
     return path
-
-
-def copy_with(path: Path, output: Path, change: Mapping[str, bytes]) -> Path:
-    """A copy of a model directory in which some files are others, under a manifest that agrees."""
-    shutil.copytree(path, output)
-    for name, data in change.items():
-        (output / name).write_bytes(data)
-    reseal(output)
-    return output
