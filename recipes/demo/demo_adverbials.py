@@ -26,12 +26,15 @@ IN_AFTERNOON = Given("in the afternoon", "am/01 Nachmittag/2")
 IN_EVENING = Given("in the evening", "am/01 Abend/2")
 TODAY = Given("today", "heute/0")
 
+REPEATED = (
+    Given("every day", "jeden/0 Tag/1"), Given("every week", "jede/0 Woche/1"),
+    Given("every morning", "jeden/0 Morgen/1"), Given("every evening", "jeden/0 Abend/1"),
+)  # fmt: skip
+
 # By tense or modality.
 TIMES: dict[str, tuple[Given, ...]] = {
     "present": (
-        Given("every day", "jeden/0 Tag/1"), Given("every week", "jede/0 Woche/1"),
-        Given("every morning", "jeden/0 Morgen/1"), Given("every evening", "jeden/0 Abend/1"),
-        IN_MORNING, IN_AFTERNOON, IN_EVENING, *ON_DAY,
+        *REPEATED, *REPEATED, IN_MORNING, IN_AFTERNOON, IN_EVENING, *ON_DAY,
     ),
     "progressive": (
         Given("now", "jetzt/0"), TODAY, Given("at the moment", "im/01 Moment/2"),

@@ -6,7 +6,16 @@ from random import Random
 from typing import TypeVar
 
 from demo_adjectives import ADJECTIVES, Adjective
-from demo_adverbials import CLOCK, CLOCK_VERBS, FREQUENCIES, MANNERS, PLACES_OF_VERBS, TIMES
+from demo_adverbials import (
+    AGO,
+    CLOCK,
+    CLOCK_VERBS,
+    FREQUENCIES,
+    MANNERS,
+    PLACES_OF_VERBS,
+    REPEATED,
+    TIMES,
+)
 from demo_clause import Given
 from demo_grammar import (
     NUMBERS,
@@ -27,7 +36,12 @@ from demo_verbs import Verb
 Item = TypeVar("Item")
 
 POSSESSIVES = ("my", "your", "his", "her", "our", "their")
-DEGREES = (Given("very", "sehr/0"), Given("too", "zu/0"), Given("quite", "ziemlich/0"))
+DEGREES = (Given("very", "sehr/0"), Given("quite", "ziemlich/0"))
+TOO = Given("too", "zu/0")
+EXCESSES = frozenset(
+    ("old", "young", "big", "small", "expensive", "tired", "nervous", "heavy", "long", "short",
+     "slow", "cold", "hot", "dark", "boring", "dirty", "lazy", "dangerous", "poor")
+)  # fmt: skip
 PERSON = frozenset(["person"])
 OWNED = frozenset(
     ("thing", "pet", "clothes", "owned", "furniture", "text", "car", "bicycle", "boat", "friend",
@@ -103,7 +117,9 @@ class Choices:
 
     def degree_of(self, adjective: Adjective) -> Given | None:
         """Return, half of the time, a word that strengthens or weakens a gradable quality."""
-        return self.pick(DEGREES) if adjective.german_more and self.chance(0.5) else None
+        if not adjective.german_more or self.chance(0.5):
+            return None
+        return TOO if adjective.english in EXCESSES and self.chance(0.4) else self.pick(DEGREES)
 
     def noun_phrase(self, noun: Noun, role: str) -> NounPhrase:
         """Return a phrase around the noun; `role` is subject, object, negated or known.
@@ -117,7 +133,7 @@ class Choices:
         if "mass" in noun.kinds:
             determiner = self.weighted({"": 0 if role in ("subject", "known") else 6, "the": 4})
             return NounPhrase(noun, determiner, adjective)
-        if noun.plural and self.chance(0.25):
+        if "pair" in noun.kinds or (noun.plural and self.chance(0.25)):
             return NounPhrase(noun, self._plural_determiner(role), adjective, plural=True)
         if matches(OWNED, noun.kinds) and self.chance(0.3):
             return self._owned(noun, adjective)
@@ -203,8 +219,10 @@ class Choices:
             return Proper(self.name())
         return self.noun_phrase(self.noun(PERSON), "known")
 
-    def time(self, key: str, tense: str) -> Given:
-        """Return when it happens, for a verb by its key in VERB."""
+    def time(self, key: str, tense: str, *, negated: bool = False) -> Given:
+        """Return when it happens, for a verb by its key in VERB, or when it does not."""
+        if negated:  # "not every day" and "not at ten" would negate the time
+            return self.pick([time for time in TIMES[tense] if time not in REPEATED + AGO])
         if key in CLOCK_VERBS and tense != "progressive" and self.chance(0.5):
             return self.pick(CLOCK)
         return self.pick(TIMES[tense])
@@ -245,6 +263,15 @@ class Choices:
             return self.city("in", "in")
         place = self.pick([place for place in PLACES if "town" in place.kinds])
         return Located(*place.at, "dat", NounPhrase(place, self.pick(["the", "this", "our"])))
+
+    def home(self) -> Located:
+        """Return the phrase for living somewhere."""
+        place = self.pick([place for place in PLACES if "home" in place.kinds])
+        adjective = self.adjective(place, 0.4)
+        determiner = self.pick(
+            ["a", "this", *POSSESSIVES] if "owned" in place.kinds else ["a", "this"]
+        )
+        return Located(*place.at, "dat", NounPhrase(place, determiner, adjective))
 
     def direction(self, verb: Verb) -> Located:
         """Return the phrase for going to a place that suits the verb."""

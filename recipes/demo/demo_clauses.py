@@ -6,11 +6,10 @@ from demo_adverbials import CLOCK_VERBS, LASTING, MISHAPS, STATES
 from demo_choices import PERSON, Choices
 from demo_clause import Clause, Given
 from demo_grammar import Both, Nominal, NounPhrase, Pronoun, Proper
-from demo_lexicon import PLACES, Name, matches
+from demo_lexicon import Name, matches
 from demo_verbs import MODALS, VERB, Verb
 
 PLAIN_VERBS = [key for key, verb in VERB.items() if verb.frame != "special" and key != "have"]
-HOMES = [place for place in PLACES if "home" in place.kinds]
 MODAL_WEIGHTS = {"can": 3.0, "must": 3, "want": 3, "should": 2, "may": 1.5, "will": 4, "would": 2}
 TENSES = {"present": 4.0, "progressive": 2, "past": 4, "perfect": 1.5}
 KNOWN_OBJECTS = frozenset(
@@ -111,7 +110,7 @@ def with_objects(choices: Choices, clause: Clause, key: str) -> Clause:
     if frame == "home":
         if choices.chance(0.6):
             return replace(clause, complement=choices.city("in", "in"))
-        return replace(clause, complement=choices.located(choices.pick(HOMES)))
+        return replace(clause, complement=choices.home())
     if frame == "none":
         return clause
     if frame == "dat" or "+" in frame or key in KNOWN_OBJECTS:  # bare plurals would sound odd
@@ -124,13 +123,13 @@ def with_adverbials(choices: Choices, clause: Clause, key: str) -> Clause:
     tense = "future" if clause.modal else clause.tense
     subject = clause.subject
     is_every = isinstance(subject, NounPhrase) and subject.determiner in ("every", "all")
-    may_repeat = not (clause.negated or is_every or key in CLOCK_VERBS)
+    may_repeat = not (clause.negated or is_every or key in CLOCK_VERBS | STATES)
     if tense == "perfect":
         if not (clause.negated or is_every) and choices.chance(0.5):
             return replace(clause, frequency=choices.frequency("perfect"))
         return clause
     if choices.chance(0.5) and key not in STATES:
-        clause = replace(clause, time=choices.time(key, tense))
+        clause = replace(clause, time=choices.time(key, tense, negated=clause.negated))
     elif tense == "present" and may_repeat and choices.chance(0.3):
         clause = replace(clause, frequency=choices.frequency("present"))
     if clause.direct is None and choices.chance(0.35):

@@ -15,11 +15,13 @@ MOODS = [ADJECTIVE[english] for english in ("tired", "hungry", "happy", "sad", "
 QUALITIES = [adjective for adjective in ADJECTIVES if "person" in adjective.kinds]
 JOB_QUALITIES = [ADJECTIVE[english] for english in ("young", "clever", "polite", "good")]
 AGES = [str(age) for age in (18, 20, 21, 25, 30, 33, 35, 40, 42, 48, 50, 55, 60, 64, 70, 75, 80)]
-PRICES = [str(price) for price in (15, 20, 25, 30, 40, 50, 60, 75, 80, 90, 100, 120, 150, 200, 500)]
+PRICES = [str(price) for price in (15, 20, 25, 30, 40, 50, 60, 75, 80, 90, 100)]
 YEARS = [str(year) for year in range(1990, 2025, 3)]
-PRICED = frozenset(
-    ["furniture", "clothes", "machine", "goods", "lamp", "plate", "blanket", "mirror", "ball"]
+HIGH_PRICES = [str(price) for price in (150, 200, 250, 300, 400, 500, 800, 900)]
+CHEAP = frozenset(
+    ["clothes", "lamp", "plate", "blanket", "ball", "doll", "umbrella", "book", "-pair"]
 )
+DEAR = frozenset(["furniture", "bicycle", "instrument", "camera", "computer", "ring", "picture"])
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,9 @@ def comparison(choices: Choices) -> tuple[Phrase, str]:
         fitting = [
             noun for noun in NOUNS + PLACES if adjective.fits(noun) and "kin" not in noun.kinds
         ]
+        group = choices.pick([noun.group for noun in fitting])
+        alike = [noun for noun in fitting if noun.group == group]
+        fitting = alike if len(alike) > 1 else fitting
         countable = [noun for noun in fitting if noun.plural]
         plural = len(countable) > 1 and choices.chance(0.15)
         pair = choices.random.sample(countable if plural else fitting, 2)
@@ -155,7 +160,9 @@ def age(choices: Choices) -> tuple[Phrase, str]:
     """Return "My brother is 35 years old"; small numbers are written as words."""
     subject = choices.subject_pronoun_or_name()
     if choices.chance(0.4):
-        subject = NounPhrase(choices.noun(PERSON | {"-kin"}), "the")
+        subject = NounPhrase(
+            choices.noun(PERSON | {"-kin", "-child", "-boy", "-girl", "-pupil"}), "the"
+        )
     number = choices.pick(AGES)
     if choices.chance(0.3):
         subject = NounPhrase(choices.noun(frozenset(["child", "boy", "girl", "dog"])), "the")
@@ -168,11 +175,12 @@ def age(choices: Choices) -> tuple[Phrase, str]:
 
 def price(choices: Choices) -> tuple[Phrase, str]:
     """Return "The lamp costs 50 euros" or the question about it."""
-    subject = choices.noun_phrase(choices.noun(PRICED), "known")
+    dear = choices.chance(0.5)
+    subject = choices.noun_phrase(choices.noun(DEAR if dear else CHEAP), "known")
     if choices.chance(0.25):
         lead = Given("how much", "wie/0 viel/1").realise()
         return Clause(subject, VERB["cost"]).realise("question", lead), "?"
-    number = choices.pick(PRICES)
+    number = choices.pick(HIGH_PRICES if dear else PRICES)
     amount = Given(f"{number} euros", f"{number}/0 Euro/1")
     return Clause(subject, VERB["cost"], complement=amount).realise(), "."
 

@@ -7,7 +7,10 @@ GENDERS = {"der": "m", "die": "f", "das": "n"}
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun of both languages; `plural` is empty for mass nouns, `weak` marks the n-declension."""
+    """A noun of both languages; `plural` is empty for mass nouns, `weak` marks the n-declension.
+
+    `group` is the first of its kinds: nouns of one group can be compared.
+    """
 
     singular: tuple[str, ...]
     plural: tuple[str, ...]
@@ -16,6 +19,7 @@ class Noun:
     german_plural: str
     weak: bool
     kinds: frozenset[str]
+    group: str
 
     @property
     def kind(self) -> str:
@@ -211,8 +215,8 @@ shirt shirts | das Hemd Hemden | clothes
 dress dresses | das Kleid Kleider | clothes
 skirt skirts | der Rock Röcke | clothes
 jacket jackets | die Jacke Jacken | clothes
-shoe shoes | der Schuh Schuhe | clothes
-boot boots | der Stiefel Stiefel | clothes
+shoe shoes | der Schuh Schuhe | clothes pair
+boot boots | der Stiefel Stiefel | clothes pair
 sweater sweaters | der Pullover Pullover | clothes
 scarf scarves | der Schal Schals | clothes
 car cars | das Auto Autos | vehicle machine coloured goods
@@ -300,6 +304,7 @@ def _noun(english: str, german: str, kinds: str) -> Noun:
         german_plural="" if german_plural == "-" else german_plural,
         weak=german_singular.endswith("*"),
         kinds=frozenset([*kinds.split(" "), singular]),
+        group=kinds.split(" ")[0],
     )
 
 

@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from demo_adverbials import STATES
-from demo_choices import Choices, Located
+from demo_choices import Choices, Located, adjectives_for
 from demo_clause import Clause, Given, join_clauses
-from demo_clauses import pronoun_for, random_clause, with_objects
+from demo_clauses import pronoun_for, random_clause, usable_tense, with_objects
 from demo_copula import Quality, state_clause
 from demo_grammar import NounPhrase, Phrase, Pronoun, Target, Word
 from demo_lexicon import NOUN, Place
@@ -14,6 +13,31 @@ from demo_verbs import VERB
 PRESENT = {"present": 2.0, "progressive": 1}
 PAST = {"past": 1.0}
 REASONS = {"because": "weil/0", "although": "obwohl/0"}
+# Why one does it, and in spite of what.
+OPINIONS = {
+    "buy": {
+        "because": "cheap beautiful good new fresh delicious warm modern ripe sweet fast",
+        "although": "expensive old dirty broken small big heavy sour slow",
+    },
+    "sell": {
+        "because": "old big small broken heavy expensive slow",
+        "although": "new beautiful good cheap modern",
+    },
+    "like": {
+        "because": "beautiful good friendly clever delicious sweet exciting interesting warm",
+        "although": "old boring dangerous lazy sad long short sour",
+    },
+    "read": {
+        "because": "interesting short exciting good important famous",
+        "although": "boring long old sad",
+    },
+    "eat": {"because": "delicious fresh good ripe sweet", "although": "sour cold hot"},
+    "repair": {"because": "broken old", "although": "old cheap dirty slow"},
+    "carry": {"because": "heavy big empty", "although": "heavy big dirty"},
+    "look at": {"because": "beautiful famous new big", "although": "old small dangerous"},
+    "wear": {"because": "warm beautiful new", "although": "old dirty cheap"},
+    "throw away": {"because": "old dirty empty broken boring", "although": "new beautiful"},
+}
 PURPOSE_GOALS = {
     "bakery": ("buy", "baked"),
     "market": ("buy", "fruit vegetable"),
@@ -173,29 +197,27 @@ def contrast(choices: Choices) -> tuple[Phrase, str]:
 
 def anaphora(choices: Choices) -> tuple[Phrase, str]:
     """Return "Maria buys the lamp because it is beautiful": "it" has the gender of the lamp."""
-    key = choices.pick(["buy", "sell", "like", "need", "read", "look at", "eat", "repair", "carry"])
+    key = choices.pick(list(OPINIONS))
     verb = VERB[key]
+    english = choices.weighted({"because": 2.0, "although": 1})
+    qualities = OPINIONS[key][english].split(" ")
     while True:
         noun = choices.noun(verb.objects | {"-person", "-mass"})
-        adjective = choices.adjective(noun, 1.0)
-        if adjective:
+        fitting = [each for each in adjectives_for(noun) if each.english in qualities]
+        if fitting:
             break
-    past = choices.chance(0.5) and key not in STATES and verb.has_clear_past
-    plural = bool(noun.plural) and choices.chance(0.25)
+    adjective = choices.pick(fitting)
+    past = choices.chance(0.5) and usable_tense(key, "past") == "past"
+    plural = bool(noun.plural) and ("pair" in noun.kinds or choices.chance(0.25))
     determiner = "the" if plural else choices.pick(["the", "a", "this"])
     main = Clause(
         choices.subject(), verb, tense="past" if past else "present",
         direct=NounPhrase(noun, determiner, plural=plural),
     )  # fmt: skip
     pronoun = Pronoun("they" if plural else f"it {noun.gender}")
-    english = choices.weighted({"because": 2.0, "although": 1})
     tense = "preterite" if past else "present"
-    side = Clause(
-        pronoun,
-        VERB["be"],
-        tense=tense,
-        complement=Quality(adjective, choices.degree_of(adjective)),
-    )
+    quality = Quality(adjective, choices.degree_of(adjective))
+    side = Clause(pronoun, VERB["be"], tense=tense, complement=quality)
     conjunction = Given(english, REASONS[english]).realise()
     return join_clauses(main.realise(), side.realise("final", conjunction)), "."
 
