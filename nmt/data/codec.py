@@ -7,28 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nmt.data.subword import (
-    BPE,
-    SentencePiece,
-    Subword,
-    WholeWords,
-    count_pieces,
-    learn_bpe,
-    learn_sentencepiece,
-    spell_common_characters,
-)
+from nmt.data.learning import Side, learn_sides, sentencepiece_side
+from nmt.data.subword import BPE, SentencePiece, Subword, WholeWords
 from nmt.data.text import LineWriter, read_text
 from nmt.data.tokenizer import Tokenizer, make_tokenizer
 from nmt.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from nmt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from nmt.config.config import DataConfig, SubwordConfig
+    from nmt.config.config import DataConfig
 
 FORMAT = 1
 CACHED_WORDS = 200_000  # a side and process, about 50 MB
 CACHED_WORD_LENGTH = 100
-COMMON_CHARACTER = 10  # times that a side must have a character for BPE to spell new words with it
 LOOK_AHEAD = 8  # characters of the raw line that a tokenizer may drop at a time
 MOST_COUNTED = 2_000_000  # word types kept while counting, about 240 MB
 
@@ -201,14 +192,6 @@ def forget_rare(counts: Counter[str], limit: int) -> None:
         threshold *= 2
 
 
-@dataclass(frozen=True)
-class _Side:
-    """What is learned for one side: how words are split, and the counts of the pieces."""
-
-    subword: Subword
-    counts: Mapping[str, int]
-
-
 class Codec:
     """Text and numbers of both sides, in a few files.
 
@@ -218,7 +201,7 @@ class Codec:
     def __init__(
         self,
         specs: tuple[TokenizerSpec, TokenizerSpec],
-        sides: tuple[_Side, _Side],
+        sides: tuple[Side, Side],
         *,
         kind: str,
         joint: bool,
@@ -262,7 +245,7 @@ class Codec:
                 "a vocabulary shared by both sides (`model.tie_embeddings: all`) needs one "
                 "sentencepiece model for both: set `data.subword.joint: true`"
             )
-        sides = _LEARN[subword.kind](subword, source_counts, target_counts)
+        sides = learn_sides(subword, source_counts, target_counts)
         shared = None
         if shared_vocabulary and subword.kind != "sentencepiece":
             if subword.kind == "none":
@@ -362,72 +345,15 @@ def _specs(config: "DataConfig") -> tuple[TokenizerSpec, TokenizerSpec]:
     )
 
 
-def _learn_bpe_sides(
-    config: "SubwordConfig", source: Mapping[str, int], target: Mapping[str, int]
-) -> tuple[_Side, _Side]:
-    """Merges from both sides together or from each, and the pieces that each side has."""
-    if config.joint:
-        models = [learn_bpe(Counter(source) + Counter(target), merges=config.merges)]
-    else:
-        models = [learn_bpe(side, merges=config.merges) for side in (source, target)]
-    threshold = config.vocabulary_threshold
-    return _restrict(models[0], source, threshold), _restrict(models[-1], target, threshold)
-
-
-def _restrict(bpe: BPE, counts: Mapping[str, int], threshold: int) -> _Side:
-    """BPE that uses only pieces seen often enough on this side, and single characters.
-
-    Even without a threshold, what was never seen on this side is split further: else new words
-    would come out as unknown pieces.
-    """
-    pieces = count_pieces(bpe, counts)
-    if threshold > 1:
-        frequent = {piece for piece, count in pieces.items() if count >= threshold}
-        pieces = count_pieces(BPE(bpe.merges, frequent), counts)
-    spell_common_characters(pieces, least=max(threshold, COMMON_CHARACTER))
-    vocabulary = Vocabulary.build(pieces)
-    return _Side(BPE(bpe.merges, vocabulary.counts), vocabulary.counts)
-
-
-def _learn_sentencepiece_sides(
-    config: "SubwordConfig", source: Mapping[str, int], target: Mapping[str, int]
-) -> tuple[_Side, _Side]:
-    sides = [Counter(source) + Counter(target)] if config.joint else [source, target]
-    learned = [
-        learn_sentencepiece(counts, vocabulary_size=config.vocabulary_size, model=config.model)
-        for counts in sides
-    ]
-    return _sentencepiece_side(learned[0]), _sentencepiece_side(learned[-1])
-
-
-def _sentencepiece_side(model: SentencePiece) -> _Side:
-    return _Side(model, dict.fromkeys(model.pieces, 0))
-
-
-def _learn_word_sides(
-    config: "SubwordConfig", source: Mapping[str, int], target: Mapping[str, int]
-) -> tuple[_Side, _Side]:
-    limit = config.vocabulary_size
-    return (
-        _Side(WholeWords(), Vocabulary.build(source, max_pieces=limit).counts),
-        _Side(WholeWords(), Vocabulary.build(target, max_pieces=limit).counts),
-    )
-
-
-_LEARN = {
-    "bpe": _learn_bpe_sides,
-    "sentencepiece": _learn_sentencepiece_sides,
-    "none": _learn_word_sides,
-}
 _SUFFIXES = {"bpe": ".codes", "sentencepiece": ".model", "none": None}
 
 
-def _load_side(directory: Path, side: str, kind: str, joint: bool) -> _Side:
+def _load_side(directory: Path, side: str, kind: str, joint: bool) -> Side:
     model = directory / f"{'joint' if joint else side}{_SUFFIXES[kind]}"
     if kind == "sentencepiece":
-        return _sentencepiece_side(SentencePiece.load(model))
+        return sentencepiece_side(SentencePiece.load(model))
     counts = Vocabulary.load(directory / f"{side}.vocabulary").counts
-    return _Side(BPE.load(model, counts) if kind == "bpe" else WholeWords(), counts)
+    return Side(BPE.load(model, counts) if kind == "bpe" else WholeWords(), counts)
 
 
 def _read_description(path: Path) -> dict[str, Any]:
