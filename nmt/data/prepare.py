@@ -176,13 +176,14 @@ def build(
     config: Config, directory: Path, settings: dict[str, Any], inputs: list[dict[str, Any]]
 ) -> None:
     """Make a prepared directory under another name and put it in its place."""
+    hashed = prepared_directory.hash_inputs(inputs)
     partial = prepared_directory.beside(directory, "partial")
-    partial.mkdir()
     try:
+        partial.mkdir()
         manifest = {
             "format": prepared_directory.FORMAT,
             "settings": settings,
-            "inputs": prepared_directory.hash_inputs(inputs),
+            "inputs": hashed,
             **write_data(config, partial),
             "versions": {name: version(name) for name in VERSIONED},
         }
@@ -190,6 +191,8 @@ def build(
             raise DataError("an input file changed while it was read; run again when it is at rest")
         prepared_directory.write_manifest(partial, manifest)
         prepared_directory.replace(directory, partial)
+    except OSError as error:
+        raise StorageError(f"{partial}: cannot be written ({error.strerror})") from error
     finally:
         if partial.exists():
             shutil.rmtree(partial)

@@ -22,6 +22,7 @@ from nmt.errors import DataError, StorageError
 logger = logging.getLogger(__name__)
 
 FORMAT = "nmt prepared data, version 1"
+NEW_MANIFEST = f"{MANIFEST}.new"  # for a moment, while it is written
 NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
 
 
@@ -83,7 +84,7 @@ def check_replaceable(directory: Path) -> None:
     if MANIFEST not in names:
         raise DataError(f"{directory}: holds files that are no prepared data; {advice}")
     manifest = read_manifest(directory)
-    foreign = names - {MANIFEST, *manifest.get("files", {})}
+    foreign = names - {MANIFEST, NEW_MANIFEST, *manifest["files"]}
     if foreign:
         message = f"{directory}: holds {sorted(foreign)[0]}, which is no prepared data"
         raise DataError(f"{message}; {advice}")
@@ -92,7 +93,7 @@ def check_replaceable(directory: Path) -> None:
 def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest whole or not at all, and make it and its directory durable."""
     path = directory / MANIFEST
-    temporary = directory / f"{MANIFEST}.new"
+    temporary = directory / NEW_MANIFEST
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=1, ensure_ascii=False)
         file.write("\n")

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -153,9 +154,15 @@ def enlarge(project: Path, pairs: int = 15_000) -> None:
         (project / f"train.{suffix}").write_text(text, encoding="utf-8")
 
 
-def start(project: Path) -> subprocess.Popen[bytes]:
+def start(project: Path, *, largest_file: int | None = None) -> subprocess.Popen[bytes]:
+    """The command as its own process, in which a disk may be full after so many bytes."""
+
+    def limit() -> None:
+        if largest_file is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+
     command = [sys.executable, "-m", "nmt.cli.prepare", "--config", str(project / "config.yaml")]
-    return subprocess.Popen(command, stderr=subprocess.PIPE)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=limit)
 
 
 def wait_for(condition: Callable[[], object], *, seconds: float = 60.0) -> None:
@@ -219,3 +226,16 @@ def test_two_at_once_agree(project: Path):
     assert [process.returncode for process in processes] == [0, 0]
     assert sorted(b"up to date" in text for text in errors) == [False, True]
     assert_whole(project / "run" / "prepared")
+
+
+@pytest.mark.parametrize("largest_file", [100, 5_000, 100_000])
+def test_a_full_disk_is_exit_code_4_and_leaves_nothing(project: Path, largest_file: int):
+    enlarge(project)
+    process = start(project, largest_file=largest_file)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 4
+    lines = errors.decode().strip().split("\n")
+    assert lines[-1].startswith("nmt-prepare: ")
+    assert "prepared.partial" in lines[-1]
+    assert not any("Traceback" in line for line in lines)
+    assert [path.name for path in (project / "run").iterdir()] == ["prepared.lock"]
