@@ -53,7 +53,7 @@ TIMES: dict[str, tuple[Given, ...]] = {
 STATES = frozenset(["like", "love", "need", "believe", "understand", "live"])
 LASTING = frozenset(["like", "love", "need"])
 # What nobody does on purpose takes no modal either.
-MISHAPS = frozenset(["lose", "forget", "break", "hear"])
+MISHAPS = frozenset(["lose", "find", "forget", "break", "hear"])
 CLOCK_VERBS = frozenset(["get up", "wake up", "arrive", "depart", "begin", "end", "come back"])
 
 FREQUENCIES: dict[str, tuple[Given, ...]] = {

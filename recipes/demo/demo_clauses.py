@@ -123,16 +123,23 @@ def with_adverbials(choices: Choices, clause: Clause, key: str) -> Clause:
     tense = "future" if clause.modal else clause.tense
     subject = clause.subject
     is_every = isinstance(subject, NounPhrase) and subject.determiner in ("every", "all")
-    may_repeat = not (clause.negated or is_every or key in CLOCK_VERBS | STATES)
+    counted = isinstance(clause.direct, NounPhrase) and clause.direct.counts
+    may_repeat = not (clause.negated or is_every or counted)
     if tense == "perfect":
-        if not (clause.negated or is_every) and choices.chance(0.5):
+        if may_repeat and choices.chance(0.5):
             return replace(clause, frequency=choices.frequency("perfect"))
         return clause
-    if choices.chance(0.5) and key not in STATES:
+    is_once = key in STATES or (key in MISHAPS and tense == "present")
+    if choices.chance(0.5) and not is_once:
         clause = replace(clause, time=choices.time(key, tense, negated=clause.negated))
-    elif tense == "present" and may_repeat and choices.chance(0.3):
+    elif (
+        tense == "present"
+        and may_repeat
+        and key not in CLOCK_VERBS | STATES
+        and choices.chance(0.3)
+    ):
         clause = replace(clause, frequency=choices.frequency("present"))
-    if clause.direct is None and choices.chance(0.35):
+    if clause.direct is None and not clause.negated and choices.chance(0.35):
         clause = replace(clause, manner=choices.manner(key))
     if not clause.negated and clause.complement is None and choices.chance(0.35):
         clause = replace(clause, place=choices.place(key))

@@ -80,7 +80,7 @@ NUMBERS = {
 }  # fmt: skip
 CONTRACTIONS = {
     ("in", "dem"): "im", ("an", "dem"): "am", ("zu", "dem"): "zum", ("zu", "der"): "zur",
-    ("von", "dem"): "vom", ("bei", "dem"): "beim", ("in", "das"): "ins", ("an", "das"): "ans",
+    ("von", "dem"): "vom", ("in", "das"): "ins",
 }  # fmt: skip
 
 # English subject and object form | person | German nominative, accusative, dative.
@@ -142,6 +142,11 @@ class NounPhrase:
     def takes_kein(self) -> bool:
         """Whether negation fuses with the determiner."""
         return self.determiner in ("", "a") and self.owner is None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the phrase says how many there are."""
+        return self.determiner in QUANTITIES or self.determiner in NUMBERS
 
     @property
     def definite(self) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from demo_adverbials import PLACES_OF_VERBS
+from demo_adverbials import PLACES_OF_VERBS, STATES
 from demo_choices import OWNED, PERSON, POSSESSIVES, Choices
 from demo_clause import Clause, Given
 from demo_clauses import (
@@ -20,6 +20,7 @@ from demo_lexicon import NOUNS, Noun, matches
 from demo_verbs import MODALS, VERB, Verb
 
 ASKED_MODALS = ("can", "must", "want", "should", "may", "will")
+TIMELESS = [VERB[key] for key in STATES]
 PLURAL_DATIVE = "denen"
 THINGS = frozenset(
     ["thing", "text", "clothes", "furniture", "vehicle", "food", "building", "-mass"]
@@ -51,6 +52,10 @@ def where_when_why(choices: Choices) -> tuple[Phrase, str]:
             clause = with_objects(choices, clause, key)
         return clause.realise("question", lead), "?"
     clause = random_clause(choices, short=True, modal_chance=0.3)
+    while english == "when" and clause.verb in TIMELESS:
+        clause = random_clause(choices, short=True, modal_chance=0.3)
+    if english == "when" and clause.tense == "perfect":  # "did" is clear even with "read"
+        clause = replace(clause, tense="past")
     subject = clause.subject
     if isinstance(subject, NounPhrase):
         clause = replace(clause, subject=plain_subject(subject))
@@ -197,11 +202,13 @@ def relative_on_subject(choices: Choices) -> tuple[Phrase, str]:
     noun = choices.pick(things)
     governing = choices.pick(_governing_verbs(noun))
     head = _head(choices, noun)
-    subject = replace(head, relative=_object_relative(choices, head, governing))
+    relative = _object_relative(choices, head, governing)
+    subject = replace(head, relative=relative)
     adjective = choices.adjective(noun, 1.0)
     assert adjective
     quality = Quality(adjective, choices.degree_of(adjective))
-    tense = choices.pick(["present", "present", "preterite"])
+    past = relative.clause.tense != "present" and choices.chance(0.5)
+    tense = "preterite" if past else "present"
     return Clause(subject, VERB["be"], tense=tense, complement=quality).realise(), "."
 
 

@@ -166,7 +166,7 @@ def attempt(choices: Choices) -> tuple[Phrase, str]:
     """Return "The man tries to open the door"."""
     key = choices.pick(
         ["open", "close", "repair", "help", "call", "sell", "find", "understand", "switch on",
-         "turn off", "carry", "read", "bake", "draw", "follow", "tidy up", "look for"]
+         "turn off", "carry", "read", "bake", "draw", "follow", "tidy up"]
     )  # fmt: skip
     main = Clause(
         choices.subject(), VERB["try"], tense=choices.weighted({"present": 1.0, "past": 1})
