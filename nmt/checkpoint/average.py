@@ -1,6 +1,7 @@
 """The mean of several checkpoints of a run, which translates better than each of them."""
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from torch import Tensor
 from nmt.checkpoint.atomic import Writer, bytes_writer, json_writer
 from nmt.checkpoint.hashing import ByteSink, HashingReader
 from nmt.checkpoint.manifest import SealedDirectory
-from nmt.checkpoint.model_directory import CONFIG, MODEL, NOT_CODEC, STATE, read_config
+from nmt.checkpoint.model_directory import CONFIG, MODEL, STATE, is_codec_file, read_config
 from nmt.checkpoint.store import STEP_NAME
 from nmt.checkpoint.tensors import (
     ModelMismatchError,
@@ -28,7 +29,7 @@ from nmt.errors import DivergedError
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 1 << 20  # numbers at a time, so that memory does not grow with the model
+CHUNK = 1 << 20  # numbers (or bytes) at a time, so that memory does not grow with the model
 AVERAGE_OF = "average_of"
 
 
@@ -45,9 +46,9 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Writer]:
     for other in inputs:
         check_same_model(newest, other)
     codec = {
-        name: bytes_writer(newest.read_bytes(name))
+        name: functools.partial(copy_file, newest, name)
         for name in newest.entries
-        if name not in NOT_CODEC
+        if is_codec_file(name)
     }
     return {
         CONFIG: bytes_writer(newest.read_bytes(CONFIG)),
@@ -57,13 +58,20 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Writer]:
     }
 
 
+def copy_file(directory: SealedDirectory, name: str, sink: ByteSink) -> None:
+    """Write the verified content of a file."""
+    with directory.open(name) as reader:
+        while reader.remaining:
+            sink.write(reader.read(min(CHUNK, reader.remaining)))
+
+
 def step_of(directory: SealedDirectory) -> int | None:
     """The update after which a model was saved, as far as it is known."""
     match = STEP_NAME.fullmatch(directory.path.resolve().name)
     if match:
         return int(match[1])
     if STATE in directory.entries:
-        step = directory.read_json(STATE).get("update")
+        step = directory.read_json(STATE).get("step")
         return step if isinstance(step, int) else None
     return None
 
@@ -75,14 +83,14 @@ def describe(inputs: Sequence[SealedDirectory]) -> dict[str, Any]:
         for item in inputs
     ]
     rows.sort(key=lambda row: (row["step"] or 0, row["path"]))
-    return {"update": max((row["step"] or 0 for row in rows), default=0), AVERAGE_OF: rows}
+    return {"step": max((row["step"] or 0 for row in rows), default=0), AVERAGE_OF: rows}
 
 
 def check_same_model(one: SealedDirectory, other: SealedDirectory) -> None:
     """Raise a ModelMismatchError that names what differs in configuration or codec."""
     before, after = read_config(one), read_config(other)
     rows = differences(before.model, after.model, "model")
-    for name in sorted((set(one.entries) | set(other.entries)) - NOT_CODEC):
+    for name in sorted(filter(is_codec_file, one.entries | other.entries)):
         if one.entries.get(name) != other.entries.get(name):
             rows.append(f"{name} is another file")
     if rows:

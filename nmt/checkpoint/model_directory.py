@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from nmt.checkpoint.atomic import Writer, bytes_writer, settled, storage_errors
 from nmt.checkpoint.manifest import MANIFEST, SealedDirectory
-from nmt.checkpoint.store import CheckpointStore, verify
+from nmt.checkpoint.store import CheckpointStore
 from nmt.checkpoint.tensors import (
     ModelMismatchError,
     fill,
@@ -32,10 +32,9 @@ from nmt.model.transformer import Transformer
 logger = logging.getLogger(__name__)
 
 MODEL = "model.safetensors"
-OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 CONFIG = "config.yaml"
-NOT_CODEC = frozenset({MODEL, OPTIMIZER, STATE, CONFIG})
+TENSORS = ".safetensors"
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def read_model(path: Path, *, verify: bool) -> LoadedModel:
     """The model of a directory, built without drawing the random numbers of a new one."""
     directory = SealedDirectory(path)
     if verify:
-        directory.verify([name for name in directory.entries if name not in (MODEL, OPTIMIZER)])
+        directory.verify([name for name in directory.entries if not name.endswith(TENSORS)])
     config = read_config(directory)
     codec = Codec.load(path)
     with directory.open(MODEL, verify=verify) as reader:
@@ -154,6 +153,16 @@ def codec_files(codec: Codec) -> dict[str, bytes]:
         return {name: (directory / name).read_bytes() for name in codec.files()}
 
 
+def is_needed(name: str) -> bool:
+    """Whether a file of a checkpoint is needed to translate."""
+    return name == MODEL or not name.endswith(TENSORS)
+
+
+def is_codec_file(name: str) -> bool:
+    """Whether a file of a model directory belongs to the codec."""
+    return name not in (CONFIG, STATE) and not name.endswith(TENSORS)
+
+
 def load_weights(directory: SealedDirectory, model: torch.nn.Module, name: str = MODEL) -> None:
     """Fill an existing model's weights from a verified file."""
     with directory.open(name) as reader:
@@ -182,11 +191,12 @@ def find_model(path: Path) -> Path:
 
 
 def newest_model(store: CheckpointStore) -> Path:
-    """The checkpoint of the highest step that verifies but for the state of the optimizer."""
+    """The checkpoint of the highest step that verifies but for what only training needs."""
     steps = store.steps()
     for step in reversed(steps):
         try:
-            verify(store.path(step), skip=(OPTIMIZER,))
+            directory = SealedDirectory(store.path(step))
+            directory.verify([name for name in directory.entries if is_needed(name)])
         except (IntegrityError, NoCheckpointError) as error:
             logger.warning("checkpoint of step %d is not used: %s", step, error)
         else:

@@ -39,10 +39,9 @@ LEAST_KEPT = 2  # one may turn out to be damaged
 Signature = frozenset[tuple[str, int, int, int, int]]
 
 
-def verify(path: Path, *, skip: Collection[str] = ()) -> None:
+def verify(path: Path) -> None:
     """Check every bit of a model directory; an IntegrityError names the file that is not right."""
-    directory = SealedDirectory(path)
-    directory.verify([name for name in directory.entries if name not in skip])
+    SealedDirectory(path).verify()
 
 
 class CheckpointStore:

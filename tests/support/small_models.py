@@ -61,7 +61,7 @@ def small_files(directory: Path, *, seed: int, model: str = "") -> dict[str, Wri
     config = small_config(directory, model=model)
     codec = small_codec(config)
     weights = small_transformer(config, codec, seed=seed).state_dict()
-    return {**model_files(config, codec, weights), "state.json": json_writer({"update": seed})}
+    return {**model_files(config, codec, weights), "state.json": json_writer({"step": seed})}
 
 
 def write_model(path: Path, *, seed: int, model: str = "") -> Path:
@@ -76,7 +76,7 @@ def plain_files(seed: int, *, size: int = 300) -> dict[str, Writer]:
     return {
         "model.safetensors": bytes_writer(data),
         "optimizer.safetensors": bytes_writer(data[::-1]),
-        "state.json": json_writer({"update": seed}),
+        "state.json": json_writer({"step": seed}),
     }
 
 

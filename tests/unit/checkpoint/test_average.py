@@ -13,6 +13,7 @@ from support.small_models import (
     leftover_names,
     small_codec,
     small_config,
+    small_files,
     small_transformer,
     write_model,
 )
@@ -64,11 +65,20 @@ def test_order_does_not_matter(tmp_path: Path) -> None:
         assert torch.equal(tensor, expected), name
 
 
+def test_only_what_translation_needs_is_written(tmp_path: Path) -> None:
+    files = small_files(tmp_path, seed=1)
+    more = dict.fromkeys(("optimizer", "unaveraged"), files["model.safetensors"])
+    path = tmp_path / "step-00000001"
+    write_directory(path, files | {f"{name}.safetensors": more[name] for name in more})
+    write_directory(tmp_path / "average", average_checkpoints([path]))
+    assert set(SealedDirectory(tmp_path / "average").entries) == set(files)
+
+
 def test_inputs_are_recorded(tmp_path: Path) -> None:
     paths = [write_model(tmp_path / f"step-{number:08d}", seed=number) for number in (20, 10)]
     write_directory(tmp_path / "average", average_checkpoints(paths))
     state = json.loads((tmp_path / "average/state.json").read_text())
-    assert state["update"] == 20
+    assert state["step"] == 20
     assert state["average_of"] == [
         {"path": str(path), "step": int(path.name[5:]), "digest": SealedDirectory(path).digest}
         for path in reversed(paths)

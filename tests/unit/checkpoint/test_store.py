@@ -133,7 +133,7 @@ def test_best_is_replaced(tmp_path: Path) -> None:
     for seed in (1, 2, 3):
         store.put("best", plain_files(seed))
         verify(tmp_path / "best")
-    assert b'"update": 3' in (tmp_path / "best/state.json").read_bytes()
+    assert b'"step": 3' in (tmp_path / "best/state.json").read_bytes()
     assert leftover_names(tmp_path) == []
 
 
