@@ -61,11 +61,12 @@ def takes_modal(key: str) -> bool:
     return bool(VERB[key].subjects & PERSON) and key not in STATES | MISHAPS
 
 
-def plain_subject(subject: NounPhrase) -> NounPhrase:
-    """Return the phrase with a definite article for "every", "all", "a" or none."""
-    if subject.owner or subject.determiner not in ("every", "all", "a", ""):
+def plain_subject(subject: Nominal | Given) -> Nominal | Given:
+    """Return the subject, a noun phrase with "the" in the place of "every", "all", "a" or none."""
+    if not isinstance(subject, NounPhrase) or subject.owner:
         return subject
-    return replace(subject, determiner="the")
+    vague = subject.determiner in ("every", "all", "a", "")
+    return replace(subject, determiner="the") if vague else subject
 
 
 def random_clause(
@@ -88,8 +89,7 @@ def random_clause(
     negated = choices.chance(negation_chance) and modal is not MODALS["would"]
     if subject is None:
         subject = choices.subject(verb.subjects)
-        if negated and isinstance(subject, NounPhrase):
-            subject = plain_subject(subject)
+        subject = plain_subject(subject) if negated else subject
     clause = Clause(subject, verb, tense=tense, modal=modal, negated=negated)
     clause = with_objects(choices, clause, key)
     return clause if short else with_adverbials(choices, clause, key)

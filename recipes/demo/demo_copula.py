@@ -188,14 +188,12 @@ def price(choices: Choices) -> tuple[Phrase, str]:
 def location(choices: Choices) -> tuple[Phrase, str]:
     """Return "Maria was in the garden yesterday", also as a question or with a year."""
     where = choices.any_place()
-    subject = choices.subject()
+    subject = plain_subject(choices.subject())
     past = choices.chance(0.6)
     clause = Clause(
         subject, VERB["be"], tense="preterite" if past else "present", complement=where,
         negated=choices.chance(0.15),
     )  # fmt: skip
-    if isinstance(subject, NounPhrase):
-        clause = replace(clause, subject=plain_subject(subject))
     if past and choices.chance(0.3):
         year = choices.pick(YEARS)
         return clause.realise(lead=Given(f"in {year}", f"im/0 Jahr/0 {year}/1").realise()), "."

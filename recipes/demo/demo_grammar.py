@@ -260,9 +260,10 @@ def prepositional(english: list[Word], preposition: str, case: str, nominal: Nom
     """Return a prepositional phrase, contracted with the definite article where German does so."""
     phrase = nominal.realise(case)
     german = phrase.german
-    contracted = CONTRACTIONS.get((preposition, german[0].text))
-    is_definite = isinstance(nominal, NounPhrase) and nominal.determiner == "the"
-    if contracted and is_definite and not nominal.relative:
+    contracted = None
+    if isinstance(nominal, NounPhrase) and nominal.determiner == "the" and not nominal.relative:
+        contracted = CONTRACTIONS.get((preposition, german[0].text))
+    if contracted:
         first = Target(contracted, (*english, *german[0].sources))
         return Phrase(english + phrase.english, [first, *german[1:]])
     return Phrase(english + phrase.english, [Target(preposition, tuple(english)), *german])

@@ -16,13 +16,13 @@ FRENCH_SUBJECTS = (
     "notre voisin", "Marie", "Pierre", "le médecin", "la reine", "son oncle", "un élève",
 )  # fmt: skip
 FRENCH_ACTIONS = (
-    "mange une pomme", "lit un long roman", "cherche la clé", "achète du pain", "boit de l'eau",
+    "mange une pomme", "lit un long roman", "cherche la clé", "achète un livre", "boit de l'eau",
     "écrit une lettre", "ouvre la fenêtre", "chante une belle chanson", "répare la voiture",
     "regarde le ciel", "attend le train", "ne dort pas", "porte une valise", "vend des fleurs",
 )  # fmt: skip
 FRENCH_SETTINGS = (
     "dans le jardin", "à la gare", "chaque jour", "dans la cuisine", "avec son ami", "le lundi",
-    "à Paris", "au marché", "près du lac", "le matin", "sur la plage", "avant le concert",
+    "à Paris", "au marché", "près de la gare", "le matin", "sur la plage", "avant le concert",
 )  # fmt: skip
 
 

@@ -32,9 +32,7 @@ def yes_no_question(choices: Choices) -> tuple[Phrase, str]:
     clause = random_clause(choices, modal_chance=0.3)
     if clause.modal is MODALS["would"]:
         clause = replace(clause, modal=MODALS[choices.pick(ASKED_MODALS)])
-    subject = clause.subject
-    if isinstance(subject, NounPhrase):
-        clause = replace(clause, subject=plain_subject(subject))
+    clause = replace(clause, subject=plain_subject(clause.subject))
     return replace(clause, frequency=None).realise("question"), "?"
 
 
@@ -45,8 +43,7 @@ def where_when_why(choices: Choices) -> tuple[Phrase, str]:
     if english == "where":
         key = choices.pick([*PLACES_OF_VERBS, "live", "live"])
         tense = usable_tense(key, choices.pick(["present", "past", "past"]))
-        subject = choices.subject(VERB[key].subjects)
-        subject = plain_subject(subject) if isinstance(subject, NounPhrase) else subject
+        subject = plain_subject(choices.subject(VERB[key].subjects))
         clause = Clause(subject, VERB[key], tense=tense)
         if key != "live":
             clause = with_objects(choices, clause, key)
@@ -56,9 +53,7 @@ def where_when_why(choices: Choices) -> tuple[Phrase, str]:
         clause = random_clause(choices, short=True, modal_chance=0.3)
     if english == "when" and clause.tense == "perfect":  # "did" is clear even with "read"
         clause = replace(clause, tense="past")
-    subject = clause.subject
-    if isinstance(subject, NounPhrase):
-        clause = replace(clause, subject=plain_subject(subject))
+    clause = replace(clause, subject=plain_subject(clause.subject))
     if clause.modal is MODALS["would"]:
         clause = replace(clause, modal=MODALS["want"])
     return clause.realise("question", lead), "?"
@@ -68,8 +63,7 @@ def object_question(choices: Choices) -> tuple[Phrase, str]:
     """Return "What does the man buy ?", "Whom does he help ?" or "Which book does he read ?"."""
     key = choices.pick([key for key in PLAIN_VERBS if VERB[key].frame in ("acc", "dat")])
     verb = VERB[key]
-    subject = choices.subject(verb.subjects)
-    subject = plain_subject(subject) if isinstance(subject, NounPhrase) else subject
+    subject = plain_subject(choices.subject(verb.subjects))
     tense = usable_tense(key, choices.pick(["present", "progressive", "past", "perfect"]))
     clause = Clause(subject, verb, tense=tense)
     if choices.chance(0.25) and takes_modal(key):
@@ -166,8 +160,7 @@ def _object_relative(choices: Choices, head: NounPhrase, key: str) -> Relative:
     verb = VERB[key]
     who = "whom" if "person" in head.noun.kinds else "which"
     tense = usable_tense(key, choices.pick(["present", "past", "perfect"]))
-    subject = choices.subject(verb.subjects)
-    subject = plain_subject(subject) if isinstance(subject, NounPhrase) else subject
+    subject = plain_subject(choices.subject(verb.subjects))
     clause = Clause(subject, verb, tense=tense)
     if "+" in verb.frame:
         preposition, case = verb.frame.split("+")
