@@ -1,8 +1,9 @@
-"""Counts over attention weights, head by head, summed up while sentences stream by.
+"""All measures of all sublayers over a corpus, and their summaries.
 
 Shapes: B batch, H heads, Q queries, K keys.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,85 +11,142 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.data.batching import Batch
+from nmt.analysis.measures import (
+    TEMPERATURES,
+    Density,
+    HeadCounts,
+    Mean,
+    attention_entropy,
+    count_heads,
+    head_density,
+    head_diversity,
+    unnormalised_sites,
+)
+from nmt.analysis.pairs import BATCH_TOKENS, pair_batches, run_batch
+from nmt.data.codec import Codec
 from nmt.data.corpus import EncodedCorpus
-from nmt.model.observe import Site, learned_alphas, observe_attention
+from nmt.model.observe import Observer, Site, learned_alphas, observe_attention
 from nmt.model.transformer import Transformer
 
 
-@dataclass
-class HeadCounts:
-    """Sums over the real (query, key) pairs of one attention sublayer, one number a head."""
+@dataclass(frozen=True)
+class SiteStatistics:
+    """The sums of one sublayer."""
 
-    visible: Tensor  # [H] weights a query may use
-    zero: Tensor  # [H] of them exactly 0
-    queries: Tensor  # [H]
-    null: Tensor  # [H] queries whose every weight is 0
+    counts: HeadCounts
+    entropy: Mean  # [H]
+    density: Density
+    diversity: dict[float | None, Mean]  # by temperature; None: weights that sum to 1 as they are
 
-    @property
-    def sparsity(self) -> Tensor:
-        """[H] share of the visible weights that are exactly 0 (Figure 3)."""
-        return self.zero / self.visible.clamp(min=1)
-
-    @property
-    def null_rate(self) -> Tensor:
-        """[H] share of the queries that attend to nothing (Figure 6)."""
-        return self.null / self.queries.clamp(min=1)
-
-    def __add__(self, other: "HeadCounts") -> "HeadCounts":
-        return HeadCounts(
-            self.visible + other.visible,
-            self.zero + other.zero,
-            self.queries + other.queries,
-            self.null + other.null,
+    def __add__(self, other: "SiteStatistics") -> "SiteStatistics":
+        return SiteStatistics(
+            self.counts + other.counts,
+            self.entropy + other.entropy,
+            self.density + other.density,
+            {key: mean + other.diversity[key] for key, mean in self.diversity.items()},
         )
 
+    def summary(self) -> dict[str, Any]:
+        """Plain numbers for JSON: means over the heads, then lists with a number a head."""
+        return {
+            "sparsity": float(self.counts.sparsity.mean()),
+            "null_rate": float(self.counts.null_rate.mean()),
+            "null_rate_variance": float(self.counts.null_rate.var(correction=0)),
+            "entropy": float(self.entropy.value.mean()),
+            "diversity": {
+                "plain" if temperature is None else str(temperature): float(mean.value)
+                for temperature, mean in self.diversity.items()
+            },
+            "heads": {
+                "sparsity": self.counts.sparsity.tolist(),
+                "null_rate": self.counts.null_rate.tolist(),
+                "entropy": self.entropy.value.tolist(),
+                "density": self.density.counts.tolist(),
+            },
+        }
 
-def count_heads(weights: Tensor, visible: Tensor, queries: Tensor) -> HeadCounts:
-    """Counts of weights [B, H, Q, K]; visible is broadcastable to them, queries [B, Q] are real."""
-    real = queries[:, None, :, None] & visible.expand(weights.shape)
-    zero = (weights == 0) & real
-    has_key = real.any(dim=-1)
-    null = has_key & ~((weights != 0) & real).any(dim=-1)
-    return HeadCounts(
-        real.sum(dim=(0, 2, 3)),
-        zero.sum(dim=(0, 2, 3)),
-        has_key.sum(dim=(0, 2)),
-        null.sum(dim=(0, 2)),
+
+def site_statistics(
+    weights: Tensor, visible: Tensor, queries: Tensor, temperatures: Iterable[float | None]
+) -> SiteStatistics:
+    """All measures of weights [B, H, Q, K]."""
+    return SiteStatistics(
+        count_heads(weights, visible, queries),
+        attention_entropy(weights, visible, queries),
+        head_density(weights, visible, queries),
+        {
+            temperature: head_diversity(weights, visible, queries, temperature=temperature)
+            for temperature in temperatures
+        },
     )
 
 
 @dataclass
-class AttentionCounts:
-    """An observer that adds up the counts of every sublayer."""
+class AttentionStatistics:
+    """The sums of all sublayers so far; `observer` adds to them."""
 
-    sites: dict[Site, HeadCounts] = field(default_factory=dict)
+    unnormalised: frozenset[Site]
+    temperatures: tuple[float, ...] = TEMPERATURES
+    sites: dict[Site, SiteStatistics] = field(default_factory=dict)
 
-    def add(self, model: Transformer, batch: Batch) -> None:
-        """Run the model on a batch with the given targets, and count."""
+    def observer(self, source_visible: Tensor, target_visible: Tensor) -> Observer:
+        """An observer for one batch, whose real positions are these [B, S] and [B, T]."""
 
-        def observer(site: Site, weights: Tensor, visible: Tensor) -> None:
-            queries = batch.source_visible if site.type == "encoder_self" else batch.target_visible
-            counts = count_heads(weights, visible, queries)
-            self.sites[site] = self.sites[site] + counts if site in self.sites else counts
+        def observe(site: Site, weights: Tensor, visible: Tensor) -> None:
+            queries = source_visible if site.type == "encoder_self" else target_visible
+            temperatures = self.temperatures if site in self.unnormalised else (None,)
+            new = site_statistics(weights, visible, queries, temperatures)
+            self.sites[site] = self.sites[site] + new if site in self.sites else new
 
-        with torch.inference_mode(), observe_attention(model, observer):
-            model(batch.source, batch.source_visible, batch.target_input)
+        return observe
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """By type of attention and `layer_N`, see `SiteStatistics.summary`."""
+        result: dict[str, dict[str, Any]] = {}
+        for site, statistics in self.sites.items():
+            result.setdefault(site.type, {})[f"layer_{site.layer}"] = statistics.summary()
+        return result
+
+
+def corpus_statistics(
+    model: Transformer,
+    codec: Codec,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+) -> AttentionStatistics:
+    """The sums over all pairs; for the null rate of false pairs see `pairs.shuffle_targets`."""
+    statistics = AttentionStatistics(unnormalised_sites(model))
+    device = model.target_embedding.device
+    for batch in pair_batches(codec, pairs, device=device, batch_tokens=batch_tokens):
+        run_batch(model, batch, statistics.observer(batch.source_visible, batch.target_visible))
+    return statistics
 
 
 def attention_summary(model: Transformer, corpus: EncodedCorpus, *, count: int) -> dict[str, Any]:
-    """Sparsity, null rate and learned alphas by type and layer, on the first `count` pairs."""
-    device = next(model.parameters()).device
-    counts = AttentionCounts()
+    """The measures and learned alphas by type and layer, on the first `count` encoded pairs.
+
+    The diversity of ReLA's heads is that at temperature 1.
+    """
+    device = model.target_embedding.device
+    statistics = AttentionStatistics(unnormalised_sites(model), temperatures=(1.0,))
     for start in range(0, count, 16):
-        indices = np.arange(start, min(start + 16, count))
-        counts.add(model, corpus.gather(indices).to(device))
+        batch = corpus.gather(np.arange(start, min(start + 16, count))).to(device)
+        observer = statistics.observer(batch.source_visible, batch.target_visible)
+        with torch.inference_mode(), observe_attention(model, observer):
+            model(batch.source, batch.source_visible, batch.target_input)
     summary: dict[str, Any] = {}
-    for site, heads in counts.sites.items():
+    for site, of_site in statistics.sites.items():
+        (diversity,) = of_site.diversity.values()
+        values = {
+            "sparsity": of_site.counts.sparsity.mean(),
+            "null_rate": of_site.counts.null_rate.mean(),
+            "entropy": of_site.entropy.value.mean(),
+            "diversity": diversity.value,
+        }
         rows = summary.setdefault(site.type, {})
         rows[f"layer_{site.layer}"] = {
-            "sparsity": round(float(heads.sparsity.mean()), 6),
-            "null_rate": round(float(heads.null_rate.mean()), 6),
+            name: round(float(value), 6) for name, value in values.items()
         }
     for site, alphas in learned_alphas(model).items():
         for head, alpha in enumerate(alphas.tolist()):

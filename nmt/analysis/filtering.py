@@ -1,0 +1,162 @@
+"""How good a training pair looks to a model, in a few numbers.
+
+Shapes: B sentences, H heads, S source and T target positions, L decoder layers.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nmt.analysis.pairs import PairBatch, log_probabilities, run_batch
+from nmt.data.codec import Codec
+from nmt.model.observe import Site
+from nmt.model.transformer import Transformer
+
+Values = npt.NDArray[np.float64]
+
+ALL_KINDS = "all kinds"  # no label, since these are single words
+
+
+@dataclass(frozen=True)
+class PairScores:
+    """The numbers of one pair; all NaN where `problem` says why it could not be scored."""
+
+    null_rate_by_layer: tuple[float, ...]  # of cross-attention, mean over the heads
+    log_probability: float  # of the target, a subword (with EOS)
+    length_ratio: float  # words of the shorter side by words of the longer one
+    coverage: float  # source words with some weight from a target word, mean over the heads
+    problem: str = ""
+
+    @property
+    def null_rate(self) -> float:
+        """The mean over layers and heads: queries of cross-attention that attend to nothing."""
+        return sum(self.null_rate_by_layer) / len(self.null_rate_by_layer)
+
+    @classmethod
+    def unscored(cls, problem: str, *, layers: int) -> "PairScores":
+        """For a pair that cannot be scored."""
+        return cls((math.nan,) * layers, math.nan, math.nan, math.nan, problem)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A column of the table."""
+
+    name: str
+    value: Callable[[PairScores], float]
+    higher_is_better: bool
+
+    def goodness(self, scores: PairScores) -> float:
+        """A number that is higher for better pairs; -inf for one that was not scored."""
+        value = self.value(scores)
+        if math.isnan(value):
+            return -math.inf
+        return value if self.higher_is_better else -value
+
+
+def score_columns(layers: int) -> list[Score]:
+    """The scores of a model with so many decoder layers, as columns."""
+    return [
+        Score("null_rate", lambda scores: scores.null_rate, higher_is_better=False),
+        *(
+            Score(
+                f"null_rate_layer_{layer}",
+                lambda scores, layer=layer: scores.null_rate_by_layer[layer],  # type: ignore[misc]
+                higher_is_better=False,
+            )
+            for layer in range(layers)
+        ),
+        Score("log_probability", lambda scores: scores.log_probability, higher_is_better=True),
+        Score("length_ratio", lambda scores: scores.length_ratio, higher_is_better=True),
+        Score("coverage", lambda scores: scores.coverage, higher_is_better=True),
+    ]
+
+
+def score_batch(model: Transformer, codec: Codec, batch: PairBatch) -> list[PairScores]:
+    """The scores of the pairs of a batch."""
+    null_rates: dict[int, Tensor] = {}  # by layer, [B]
+    touched: dict[int, Tensor] = {}  # by layer, [B, H, S] keys with weight from a target subword
+    lengths = batch.target_visible.sum(dim=1)
+    # The last query predicts EOS: no target word.
+    producing = batch.target_visible.clone()
+    producing[torch.arange(len(lengths), device=lengths.device), lengths - 1] = False
+
+    def observer(site: Site, weights: Tensor, visible: Tensor) -> None:
+        if site.type != "cross":
+            return
+        used = (weights != 0) & visible
+        null = ~used.any(dim=-1) & batch.target_visible[:, None]
+        rates = null.sum(dim=-1).double() / lengths[:, None]
+        null_rates[site.layer] = rates.mean(dim=1).cpu()
+        touched[site.layer] = (used & producing[:, None, :, None]).any(dim=2).cpu()
+
+    hidden = run_batch(model, batch, observer)
+    totals = log_probabilities(model, codec, batch, hidden).double().sum(dim=1)
+    per_token = (totals / lengths).tolist()
+    layers = sorted(null_rates)
+    keys = torch.stack([touched[layer] for layer in layers], dim=1).numpy()  # [B, L, H, S]
+    return [
+        PairScores(
+            tuple(float(null_rates[layer][row]) for layer in layers),
+            per_token[row],
+            length_ratio(len(pair.source.words), len(pair.target.words)),
+            coverage(keys[row], pair.source.word_of_piece, len(pair.source.words)),
+        )
+        for row, pair in enumerate(batch.pairs)
+    ]
+
+
+def length_ratio(source: int, target: int) -> float:
+    """1 for equal lengths, towards 0 the more they differ."""
+    return min(source, target) / max(source, target) if max(source, target) else 1.0
+
+
+def coverage(keys: npt.NDArray[np.bool_], word_of_piece: Sequence[int], num_words: int) -> float:
+    """Share of the words that have a subword with weight in keys [L, H, S], mean over the heads."""
+    if num_words == 0:
+        return 0.0
+    words = np.zeros((num_words, *keys.shape[:2]), dtype=bool)
+    np.logical_or.at(words, list(word_of_piece), np.moveaxis(keys, -1, 0)[: len(word_of_piece)])
+    return float(words.mean())
+
+
+def area_under_curve(good: Values, bad: Values) -> float:
+    """The probability that a good one has the higher value than a bad one; ties count half.
+
+    That is the area under the ROC curve, computed exactly from ranks. 0.5 is chance.
+    """
+    assert len(good) > 0, "expected good pairs"
+    assert len(bad) > 0, "expected bad pairs"
+    ordered = np.sort(bad)
+    below = int(np.searchsorted(ordered, good, side="left").sum())
+    not_above = int(np.searchsorted(ordered, good, side="right").sum())
+    return (below + not_above) / (2 * len(good) * len(bad))
+
+
+def areas_by_label(
+    goodness: dict[str, Values], labels: Sequence[str], *, good_label: str
+) -> dict[str, Any]:
+    """For each score the area under the curve of good pairs against each label, and all others."""
+    names = np.array(labels)
+    good = names == good_label
+    kinds = sorted(set(labels) - {good_label})
+    result: dict[str, Any] = {}
+    for score, values in goodness.items():
+        areas = {kind: area_under_curve(values[good], values[names == kind]) for kind in kinds}
+        result[score] = {**areas, ALL_KINDS: area_under_curve(values[good], values[~good])}
+    return result
+
+
+def best_pairs(goodness: Values, share: float) -> npt.NDArray[np.int64]:
+    """Places of the best `share` of all pairs, in their order; of equals the first are taken.
+
+    Pairs that could not be scored are never among them.
+    """
+    order = np.argsort(-goodness, kind="stable")[: math.floor(share * len(goodness) + 0.5)]
+    return np.sort(order[np.isfinite(goodness[order])])

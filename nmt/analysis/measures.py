@@ -1,0 +1,167 @@
+"""What a head does with its weights, as sums that add up over any number of batches.
+
+Every measure is a function of weights [B, H, Q, K], of `visible`, a boolean broadcastable to them,
+and of `queries` [B, Q], true where there is a real query and not padding. What is hidden or padding
+never counts, nor does a query that sees no key at all. The end token of a sentence is a key and a
+query like any other. Entropies are in nats and float64.
+
+Shapes: B batch, H heads, Q queries, K keys, N numbers of keys.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nmt.model.activations import Pointwise, masked_softmax
+from nmt.model.observe import Site
+from nmt.model.transformer import Transformer
+
+TEMPERATURES = (1.0, 0.5, 0.25, 0.1)  # with which the paper renormalises ReLA's weights
+
+
+@dataclass(frozen=True)
+class HeadCounts:
+    """How many weights and queries there are, and how many of them are zero or null."""
+
+    visible: Tensor  # [H] weights that a query may use
+    zero: Tensor  # [H] of them exactly 0
+    queries: Tensor  # [H]
+    null: Tensor  # [H] of them those whose every weight is 0
+
+    @property
+    def sparsity(self) -> Tensor:
+        """[H] share of the visible weights that are exactly 0 (Figure 3)."""
+        return self.zero.double() / self.visible.clamp(min=1)
+
+    @property
+    def null_rate(self) -> Tensor:
+        """[H] share of the queries that attend to nothing (Figure 6)."""
+        return self.null.double() / self.queries.clamp(min=1)
+
+    def __add__(self, other: "HeadCounts") -> "HeadCounts":
+        return HeadCounts(
+            self.visible + other.visible,
+            self.zero + other.zero,
+            self.queries + other.queries,
+            self.null + other.null,
+        )
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean that is still being added up: float64 totals, and over how many queries."""
+
+    total: Tensor
+    count: Tensor
+
+    @property
+    def value(self) -> Tensor:
+        """The mean so far; 0 while there is nothing."""
+        return self.total / self.count.clamp(min=1)
+
+    def __add__(self, other: "Mean") -> "Mean":
+        return Mean(self.total + other.total, self.count + other.count)
+
+
+@dataclass(frozen=True)
+class Density:
+    """How many keys a query of each head attends to, as a histogram."""
+
+    counts: Tensor  # [H, N] queries with n weights that are not 0
+
+    def __add__(self, other: "Density") -> "Density":
+        width = max(self.counts.shape[1], other.counts.shape[1])
+        mine, others = (
+            functional.pad(counts, (0, width - counts.shape[1]))
+            for counts in (self.counts, other.counts)
+        )
+        return Density(mine + others)
+
+
+def real_weights(weights: Tensor, visible: Tensor, queries: Tensor) -> Tensor:
+    """[B, H, Q, K] boolean: weights of a real query for a key that it may see."""
+    return (queries[:, None, :, None] & visible).expand(weights.shape)
+
+
+def count_heads(weights: Tensor, visible: Tensor, queries: Tensor) -> HeadCounts:
+    """Counts for sparsity rate and null rate."""
+    real = real_weights(weights, visible, queries)
+    used = (weights != 0) & real
+    has_key = real.any(dim=-1)
+    num_visible = real.sum(dim=(0, 2, 3))
+    return HeadCounts(
+        visible=num_visible,
+        zero=num_visible - used.sum(dim=(0, 2, 3)),
+        queries=has_key.sum(dim=(0, 2)),
+        null=(has_key & ~used.any(dim=-1)).sum(dim=(0, 2)),
+    )
+
+
+def head_density(weights: Tensor, visible: Tensor, queries: Tensor) -> Density:
+    """How many queries of each head have 0, 1, 2, ... weights that are not 0."""
+    real = real_weights(weights, visible, queries)
+    used = ((weights != 0) & real).sum(dim=-1)  # [B, H, Q]
+    one_hot = functional.one_hot(used, num_classes=weights.shape[-1] + 1)
+    counts = (one_hot * real.any(dim=-1)[..., None]).sum(dim=(0, 2))
+    most = int(counts.any(dim=0).nonzero().max()) if bool(counts.any()) else 0
+    return Density(counts[:, : most + 1])
+
+
+def attention_entropy(weights: Tensor, visible: Tensor, queries: Tensor) -> Mean:
+    """[H] entropy of the weights divided by their sum, over the queries that attend to something.
+
+    A null query has no distribution; were it counted as 0, a head that is null most of the time
+    would look focused. Weights of either sign (leaky ReLU and the like) count by their size.
+    """
+    real = real_weights(weights, visible, queries)
+    size = weights.double().abs().masked_fill(~real, 0.0)
+    total = size.sum(dim=-1)
+    attends = total > 0
+    shares = size / total.masked_fill(~attends, 1.0)[..., None]
+    entropies = torch.special.entr(shares).sum(dim=-1)
+    return Mean(entropies.sum(dim=(0, 2)), attends.sum(dim=(0, 2)))
+
+
+def distributions(
+    weights: Tensor, visible: Tensor, temperature: float | None
+) -> tuple[Tensor, Tensor]:
+    """Weights as probabilities [B, H, Q, K] of the keys, and [B, H, Q] of a dummy position.
+
+    Without a temperature the weights already sum to 1. With one, they become the softmax of
+    alpha^temperature over the visible keys, in which a weight of 0 still has its share, as in the
+    paper; negative weights keep their sign in the power. A null query is sure of the dummy.
+    """
+    values = weights.double()
+    null = ~((values != 0) & visible).any(dim=-1)
+    if temperature is not None:
+        powers = values.sign() * values.abs().pow(temperature)
+        values = masked_softmax(powers, visible.expand(values.shape))
+    return values.masked_fill(~visible | null[..., None], 0.0), null.double()
+
+
+def head_diversity(
+    weights: Tensor, visible: Tensor, queries: Tensor, *, temperature: float | None
+) -> Mean:
+    """Generalised Jensen-Shannon divergence of the heads, H(mean p) - mean H(p), over the queries.
+
+    `temperature` is None for kinds whose weights sum to 1 (see `distributions`). The value lies
+    between 0, all heads agree, and the logarithm of the number of heads.
+    """
+    shares, dummy = distributions(weights, visible, temperature)
+    of_mean = torch.special.entr(shares.mean(dim=1)).sum(dim=-1)
+    of_mean = of_mean + torch.special.entr(dummy.mean(dim=1))
+    mean_of = torch.special.entr(shares).sum(dim=-1).mean(dim=1)  # that of the dummy is 0
+    real = real_weights(weights, visible, queries)[:, 0].any(dim=-1)
+    divergence = (of_mean - mean_of).masked_fill(~real, 0.0)
+    return Mean(divergence.sum(), real.sum())
+
+
+def unnormalised_sites(model: Transformer) -> frozenset[Site]:
+    """The sublayers whose weights need not sum to 1 (ReLA), where queries can be null."""
+    return frozenset(
+        site
+        for site, attention in model.attentions().items()
+        if isinstance(attention.core.weights, Pointwise)
+    )

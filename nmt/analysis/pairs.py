@@ -1,0 +1,255 @@
+"""Streams sentence pairs through a model and shows what attends to what, in memory that is flat.
+
+Pairs are read with their given targets, in batches of similar length. Lengths are padded to
+multiples for which matrix products give the same bits, so that no number depends on which pairs
+happen to share a batch. Positions: `target_input` is BOS and the target without its last token;
+query i of the decoder reads input i and predicts token i of the target, whose last one is EOS.
+
+Shapes: B sentences, S source positions, T target positions (both with EOS), H heads.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nmt.data.codec import Codec, Segmentation
+from nmt.data.text import BadLine, Pair
+from nmt.data.vocabulary import BOS
+from nmt.decoding.batching import length_batches
+from nmt.decoding.ensemble import Member, chosen_log_probabilities, pad
+from nmt.errors import DataError, UserError
+from nmt.model.observe import Observer, Site, observe_attention
+from nmt.model.transformer import Transformer
+
+# Matrix products give the same bits with more padding if lengths are multiples of 16, and the sums
+# over keys that entmax takes if they are multiples of 32.
+LENGTH_MULTIPLE = 32
+BATCH_TOKENS = 2048
+WINDOW = 2048  # pairs that are sorted by length at a time
+MAX_LENGTH = 512  # subwords a side; attention takes memory by the square of it
+
+Line = str | BadLine
+AnyLine = TypeVar("AnyLine")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class SegmentedPair:
+    """A pair as words and numbers, with its place (from 0) in the input."""
+
+    index: int
+    source: Segmentation
+    target: Segmentation
+
+    @property
+    def length(self) -> int:
+        """Numbers of the longer side, EOS among them."""
+        return max(len(self.source.ids), len(self.target.ids))
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Pairs of similar length as padded tensors."""
+
+    pairs: Sequence[SegmentedPair]
+    source: Tensor  # [B, S] int64
+    source_visible: Tensor  # [B, S] bool, false in the padding
+    target_input: Tensor  # [B, T] int64
+    target_output: Tensor  # [B, T] int64
+    target_visible: Tensor  # [B, T] bool
+
+    @classmethod
+    def of(cls, pairs: Sequence[SegmentedPair], device: torch.device | str) -> "PairBatch":
+        """Pairs padded to the longest."""
+        multiple = LENGTH_MULTIPLE
+        source, source_visible = pad(
+            [pair.source.ids for pair in pairs], multiple=multiple, device=device
+        )
+        target, target_visible = pad(
+            [pair.target.ids for pair in pairs], multiple=multiple, device=device
+        )
+        start = target.new_full((len(pairs), 1), BOS)
+        target_input = torch.cat([start, target[:, :-1]], dim=1)
+        return cls(pairs, source, source_visible, target_input, target, target_visible)
+
+
+@dataclass(frozen=True)
+class PairAttention:
+    """Everything that one pair shows: weights [H, Q, K] of each sublayer, without padding."""
+
+    pair: SegmentedPair
+    weights: dict[Site, npt.NDArray[np.float32]]
+
+    def cross(self) -> npt.NDArray[np.float32]:
+        """Cross-attention [L, H, T, S] of all layers."""
+        layers = sorted(site.layer for site in self.weights if site.type == "cross")
+        return np.stack([self.weights[Site("cross", layer)] for layer in layers])
+
+
+def run_batch(model: Transformer, batch: PairBatch, observer: Observer) -> Tensor:
+    """Show the observer all attention of a batch; the result is the hidden states [B, T, D]."""
+    with torch.inference_mode(), observe_attention(model, observer):
+        hidden: Tensor = model(batch.source, batch.source_visible, batch.target_input)
+    return hidden
+
+
+def log_probabilities(model: Transformer, codec: Codec, batch: PairBatch, hidden: Tensor) -> Tensor:
+    """[B, T] log probability of each target token, 0 in the padding."""
+    with torch.inference_mode():
+        member = Member(model, codec, model.logits)
+        chosen = chosen_log_probabilities(member, hidden, batch.target_output)
+        return chosen.masked_fill(~batch.target_visible, 0.0)
+
+
+def segment_pairs(codec: Codec, pairs: Iterable[tuple[str, str]]) -> Iterator[SegmentedPair]:
+    """Text pairs as words and numbers; a blank side has no words, and EOS only."""
+    for index, (source, target) in enumerate(pairs):
+        yield SegmentedPair(index, codec.source.segment(source), codec.target.segment(target))
+
+
+def cut_window(
+    window: Sequence[SegmentedPair], *, batch_tokens: int, device: torch.device | str
+) -> Iterator[PairBatch]:
+    """Batches of similar lengths that hold each pair once."""
+    batches = length_batches(
+        [pair.length for pair in window], batch_tokens=batch_tokens, multiple=LENGTH_MULTIPLE
+    )
+    for positions in batches:
+        yield PairBatch.of([window[position] for position in positions], device)
+
+
+def pair_batches(
+    codec: Codec,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    device: torch.device | str,
+    batch_tokens: int = BATCH_TOKENS,
+    window: int = WINDOW,
+) -> Iterator[PairBatch]:
+    """All pairs in batches, in an order of no meaning: for measures that add up."""
+    segmented = segment_pairs(codec, pairs)
+    while chunk := list(itertools.islice(segmented, window)):
+        yield from cut_window(chunk, batch_tokens=batch_tokens, device=device)
+
+
+def map_pairs(
+    codec: Codec,
+    pairs: Iterable[tuple[Line, Line]],
+    compute: Callable[[PairBatch], Sequence[Result]],
+    unusable: Callable[[str], Result],
+    *,
+    device: torch.device | str,
+    batch_tokens: int = BATCH_TOKENS,
+    max_length: int = MAX_LENGTH,
+    window: int = WINDOW,
+) -> Iterator[Result]:
+    """A result for each pair, in order: `compute` of its batch, or `unusable` with the reason.
+
+    Unusable are pairs with a bad line, and those longer than `max_length` subwords on a side.
+    """
+    numbered = enumerate(pairs)
+    while chunk := list(itertools.islice(numbered, window)):
+        results: dict[int, Result] = {}
+        usable = []
+        for index, (source, target) in chunk:
+            if isinstance(source, BadLine) or isinstance(target, BadLine):
+                bad = source if isinstance(source, BadLine) else target
+                assert isinstance(bad, BadLine)
+                results[index] = unusable(bad.reason)
+                continue
+            sides = codec.source.segment(source), codec.target.segment(target)
+            pair = SegmentedPair(index, *sides)
+            if pair.length - 1 > max_length:
+                results[index] = unusable(f"longer than {max_length} subwords")
+            else:
+                usable.append(pair)
+        for batch in cut_window(usable, batch_tokens=batch_tokens, device=device):
+            for pair, result in zip(batch.pairs, compute(batch), strict=True):
+                results[pair.index] = result
+        for index, _ in chunk:
+            yield results.pop(index)
+
+
+def observe_pairs(
+    model: Transformer,
+    codec: Codec,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    types: Sequence[str] = ("encoder_self", "decoder_self", "cross"),
+    batch_tokens: int = BATCH_TOKENS,
+    window: int = WINDOW,
+) -> Iterator[PairAttention]:
+    """The attention of each pair, of sublayers of these types; sort by `pair.index` if need be."""
+    device = model.target_embedding.device
+    for batch in pair_batches(
+        codec, pairs, device=device, batch_tokens=batch_tokens, window=window
+    ):
+        yield from batch_attention(model, batch, types=types)
+
+
+def batch_attention(
+    model: Transformer,
+    batch: PairBatch,
+    *,
+    types: Sequence[str] = ("encoder_self", "decoder_self", "cross"),
+) -> list[PairAttention]:
+    """The attention of each pair of a batch."""
+    seen: dict[Site, npt.NDArray[np.float32]] = {}
+
+    def observer(site: Site, weights: Tensor, _visible: Tensor) -> None:
+        if site.type in types:
+            seen[site] = weights.float().cpu().numpy()
+
+    run_batch(model, batch, observer)
+    results = []
+    for row, pair in enumerate(batch.pairs):
+        source, target = len(pair.source.ids), len(pair.target.ids)
+        weights = {}
+        for site, values in seen.items():
+            num_queries = source if site.type == "encoder_self" else target
+            num_keys = target if site.type == "decoder_self" else source
+            weights[site] = values[row, :, :num_queries, :num_keys].copy()
+        results.append(PairAttention(pair, weights))
+    return results
+
+
+def read_side_by_side(
+    source: Path, target: Path, reader: Callable[[Path], Iterator[AnyLine]]
+) -> Iterator[tuple[AnyLine, AnyLine]]:
+    """The lines of two files, blank ones too; line n goes with line n."""
+    counts = [0, 0]
+    for left, right in itertools.zip_longest(reader(source), reader(target)):
+        counts[0] += left is not None
+        counts[1] += right is not None
+        if left is not None and right is not None:
+            yield left, right
+    if counts[0] != counts[1]:
+        raise DataError(
+            f"{source} has {counts[0]} lines but {target} has {counts[1]}: "
+            "line n of one side must translate line n of the other"
+        )
+
+
+def derangement(count: int, *, seed: int) -> npt.NDArray[np.int64]:
+    """[count] a random permutation that leaves nothing in its place (a single cycle)."""
+    if count < 2:
+        raise UserError(f"shuffled targets need at least 2 sentence pairs, got {count}")
+    # Raw random bits and sorting only: numpy keeps those the same from version to version.
+    keys = np.random.Philox(np.random.SeedSequence(seed)).random_raw(count)
+    cycle = np.argsort(keys, kind="stable")
+    permutation = np.empty(count, dtype=np.int64)
+    permutation[cycle] = np.roll(cycle, -1)
+    return permutation
+
+
+def shuffle_targets(pairs: Sequence[tuple[str, str]], *, seed: int) -> list[Pair]:
+    """The paper's hallucinated copy: every source with the target of another pair."""
+    order = derangement(len(pairs), seed=seed)
+    return [Pair(source, pairs[other][1]) for (source, _), other in zip(pairs, order, strict=True)]

@@ -1,0 +1,74 @@
+"""One alignment from those of two directions.
+
+The rules are those of Koehn, Och and Marcu (2003) as commonly written down: target words are looped
+over first, then source words, then the neighbours of a link.
+"""
+
+from collections.abc import Callable, Iterable
+
+Link = tuple[int, int]  # (source word, target word), counted from 0
+Links = tuple[Link, ...]
+
+NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+def intersection(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
+    """Links of both directions: few and mostly right."""
+    return tuple(sorted(set(forward) & set(reverse)))
+
+
+def union(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
+    """Links of either direction."""
+    return tuple(sorted(set(forward) | set(reverse)))
+
+
+def grow_diag(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
+    """The intersection, grown by links of the union that touch it, also by a corner.
+
+    A link is added as long as one of its two words has none yet.
+    """
+    forward, reverse = set(forward), set(reverse)
+    links = forward & reverse
+    candidates = forward | reverse
+    sources = {source for source, _ in links}
+    targets = {target for _, target in links}
+    grew = True
+    while grew:
+        grew = False
+        for source, target in sorted(candidates, key=lambda link: (link[1], link[0])):
+            if (source, target) not in links:
+                continue
+            for step_target, step_source in NEIGHBOURS:
+                new = (source + step_source, target + step_target)
+                if new not in candidates or new in links:
+                    continue
+                if new[0] in sources and new[1] in targets:
+                    continue
+                links.add(new)
+                sources.add(new[0])
+                targets.add(new[1])
+                grew = True
+    return tuple(sorted(links))
+
+
+def grow_diag_final(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
+    """`grow_diag`, then the links of either direction of which one word has none yet."""
+    forward, reverse = set(forward), set(reverse)
+    links = set(grow_diag(forward, reverse))
+    sources = {source for source, _ in links}
+    targets = {target for _, target in links}
+    for direction in (forward, reverse):
+        for source, target in sorted(direction, key=lambda link: (link[1], link[0])):
+            if source not in sources or target not in targets:
+                links.add((source, target))
+                sources.add(source)
+                targets.add(target)
+    return tuple(sorted(links))
+
+
+SYMMETRIZATIONS: dict[str, Callable[[Iterable[Link], Iterable[Link]], Links]] = {
+    "grow-diag-final": grow_diag_final,
+    "grow-diag": grow_diag,
+    "intersection": intersection,
+    "union": union,
+}

@@ -1,0 +1,442 @@
+"""nmt-align: word alignments from cross-attention, and how far they are from gold ones."""
+
+import argparse
+import itertools
+import json
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nmt.analysis.symmetrization import SYMMETRIZATIONS, Links
+from nmt.cli import console
+from nmt.cli.arguments import check_outputs, positive, whole_number
+from nmt.data.text import LineWriter, read_text
+from nmt.errors import UserError
+
+if TYPE_CHECKING:
+    from nmt.analysis.aligner import Aligner
+    from nmt.analysis.gold import AlignmentCounts, GoldLinks
+    from nmt.decoding.alignment import AlignmentHead
+
+logger = logging.getLogger("nmt.cli.align")
+
+SAMPLE_PAIRS = 1000  # on which a head is chosen when there is no gold
+FEW_PAIRS = 50  # on fewer such a choice is a guess
+TRANSLATE_LINES = 1000  # at a time
+
+DESCRIPTION = """\
+Word alignments of sentence pairs, from the cross-attention of a model that reads both sides: one
+line a pair, `0-0 1-2`, source word first, words (what blanks separate) counted from 0. Each target
+word is linked to the source word with most weight, or to none if it attends to no word at all."""
+
+EPILOG = """\
+Which attention: --layer alone means the mean of the heads of that layer. Shifted attention is that
+of the step that reads a word, normal attention that of the step that predicts it. Without --layer
+every layer, head and step is tried: with --gold the one with the lowest alignment error rate is
+taken, otherwise the one whose links, on the first 1000 pairs, tell most about words (a target word
+predicts well which source word it is linked to, in other sentences too). Standard error says which
+it is; give it as --layer and --head to have the same for other text.
+
+examples:
+  nmt-align --model runs/demo --source test.en --target test.de --output test.align
+  nmt-align --model runs/demo --source test.en --translate-to test.translated.de
+  nmt-align --model runs/demo --source a.en --target a.fr --gold a.gold --gold-index 1 \\
+      --development 100
+  nmt-align --model runs/en-de --reverse-model runs/de-en --symmetrize grow-diag-final \\
+      --source test.en --target test.de --output test.align"""
+
+
+def build_parser() -> console.Parser:
+    """The arguments of nmt-align."""
+    parser = console.Parser(
+        prog="nmt-align",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_input(parser)
+    add_choice(parser)
+    add_reverse(parser)
+    add_gold(parser)
+    return parser
+
+
+def add_input(parser: console.Parser) -> None:
+    """Text in, links out."""
+    group = parser.add_argument_group("input and output")
+    group.add_argument(
+        "--model", type=Path, required=True, metavar="DIR", help="a model or run directory"
+    )
+    group.add_argument("--source", type=Path, required=True, metavar="FILE", help="source text")
+    target = group.add_mutually_exclusive_group(required=True)
+    target.add_argument("--target", type=Path, metavar="FILE", help="its translation")
+    target.add_argument(
+        "--translate-to",
+        type=Path,
+        metavar="FILE",
+        help="translate the source with the model, write the translation here and align it",
+    )
+    group.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where the links go (default: standard output; with --json: nowhere)",
+    )
+    group.add_argument(
+        "--json", action="store_true", help="print a report to standard output as JSON"
+    )
+    group.add_argument(
+        "--max-length",
+        type=positive,
+        default=512,
+        metavar="N",
+        help="pairs with more subwords on a side get an empty line, and a warning (default: 512)",
+    )
+    group.add_argument(
+        "--batch-tokens",
+        type=positive,
+        default=2048,
+        metavar="N",
+        help="positions computed at a time; changes no link (default: 2048)",
+    )
+    group.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)"
+    )
+
+
+def add_choice(parser: console.Parser) -> None:
+    """Which attention."""
+    group = parser.add_argument_group("which attention (default: the best)")
+    group.add_argument("--layer", type=whole_number, metavar="L", help="decoder layer, from 0")
+    group.add_argument(
+        "--head", type=whole_number, metavar="H", help="head of the layer, from 0 (default: mean)"
+    )
+    step = group.add_mutually_exclusive_group()
+    step.add_argument(
+        "--shifted",
+        dest="shifted",
+        action="store_true",
+        default=None,
+        help="the attention of the step that reads a word (default with --layer)",
+    )
+    step.add_argument(
+        "--normal",
+        dest="shifted",
+        action="store_false",
+        default=None,
+        help="the attention of the step that predicts a word",
+    )
+
+
+def add_reverse(parser: console.Parser) -> None:
+    """The other direction."""
+    group = parser.add_argument_group("two directions")
+    group.add_argument(
+        "--reverse-model",
+        type=Path,
+        metavar="DIR",
+        help="a model that translates target into source; both directions are combined",
+    )
+    group.add_argument("--reverse-layer", type=whole_number, metavar="L", help="its layer")
+    group.add_argument("--reverse-head", type=whole_number, metavar="H", help="its head")
+    group.add_argument(
+        "--symmetrize",
+        choices=tuple(SYMMETRIZATIONS),
+        default="grow-diag-final",
+        help="how (default: grow-diag-final)",
+    )
+
+
+def add_gold(parser: console.Parser) -> None:
+    """What to compare with."""
+    group = parser.add_argument_group("gold alignments")
+    group.add_argument(
+        "--gold",
+        type=Path,
+        metavar="FILE",
+        help="links made by people, a line a pair: `i-j` sure, `ipj` possible; precision, recall "
+        "and alignment error rate go to standard error",
+    )
+    group.add_argument(
+        "--gold-possible", type=Path, metavar="FILE", help="further links, all of them possible"
+    )
+    group.add_argument(
+        "--gold-order",
+        choices=("source-target", "target-source"),
+        default="source-target",
+        help="which side a link names first (default: source-target)",
+    )
+    group.add_argument(
+        "--gold-index",
+        type=int,
+        choices=(0, 1),
+        default=0,
+        help="the number of the first word (default: 0)",
+    )
+    group.add_argument(
+        "--development",
+        type=positive,
+        metavar="N",
+        help="choose the head on the first N pairs and report on the others (default: choose and "
+        "report on all, which flatters the head)",
+    )
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Complain of options that do not go together, before any work is done."""
+    needs = (
+        ("head", "layer"),
+        ("reverse_head", "reverse_layer"),
+        ("reverse_layer", "reverse_model"),
+        ("gold_possible", "gold"),
+        ("development", "gold"),
+    )
+    for name, other in needs:
+        if getattr(arguments, name) is not None and getattr(arguments, other) is None:
+            raise UserError(
+                f"--{name.replace('_', '-')}: expected --{other.replace('_', '-')} with it"
+            )
+    if arguments.gold is not None and arguments.target is None:
+        raise UserError("--gold: expected the annotated translation as --target")
+    check_outputs(
+        [arguments.output, arguments.translate_to],
+        [arguments.source, arguments.target, arguments.gold, arguments.gold_possible],
+    )
+
+
+def align(arguments: argparse.Namespace) -> None:
+    """Choose attention, write links, compare them with gold."""
+    check_arguments(arguments)
+    gold = read_gold_file(arguments)
+    aligners = open_aligners(arguments)
+    wanted = [wanted_head(arguments, aligner) for aligner in aligners]
+    if arguments.target is None:
+        arguments.target = arguments.translate_to
+        write_translations(arguments)
+    report: dict[str, Any] = {"directions": []}
+    heads = []
+    for aligner, head in zip(aligners, wanted, strict=True):
+        chosen, details = choose_head(arguments, aligner, head, gold)
+        heads.append(chosen)
+        report["directions"].append(details)
+    if len(aligners) == 2:
+        report["symmetrization"] = arguments.symmetrize
+    counts = write_links(arguments, aligners, heads, gold)
+    if gold is not None:
+        report |= final_report(arguments, counts, num_pairs=len(gold))
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+
+
+def read_gold_file(arguments: argparse.Namespace) -> "list[GoldLinks] | None":
+    """The gold links, if there are any."""
+    if arguments.gold is None:
+        return None
+    from nmt.analysis.gold import read_gold
+
+    gold = list(
+        read_gold(
+            arguments.gold,
+            arguments.gold_possible,
+            order=arguments.gold_order,
+            first=arguments.gold_index,
+        )
+    )
+    if arguments.development is not None and arguments.development >= len(gold):
+        raise UserError(
+            f"--development: expected fewer than the {len(gold)} pairs of {arguments.gold}, got "
+            f"{arguments.development}: something must be left to report on"
+        )
+    return gold
+
+
+def open_aligners(arguments: argparse.Namespace) -> "list[Aligner]":
+    """That of the model, and that of the reverse one if there is one."""
+    from nmt.analysis.aligner import Aligner
+    from nmt.analysis.models import open_model
+
+    paths = {False: arguments.model, True: arguments.reverse_model}
+    return [
+        Aligner(
+            open_model(path, device=arguments.device),
+            reverse=reverse,
+            batch_tokens=arguments.batch_tokens,
+            max_length=arguments.max_length,
+        )
+        for reverse, path in paths.items()
+        if path is not None
+    ]
+
+
+def wanted_head(arguments: argparse.Namespace, aligner: "Aligner") -> "AlignmentHead | None":
+    """The attention that the user asked for, if any."""
+    from nmt.decoding.alignment import AlignmentHead
+
+    prefix = "reverse-" if aligner.reverse else ""
+    layer = arguments.reverse_layer if aligner.reverse else arguments.layer
+    head = arguments.reverse_head if aligner.reverse else arguments.head
+    if layer is None:
+        return None
+    grid = aligner.grid
+    for name, number, count in (("layer", layer, grid.layers), ("head", head, grid.heads)):
+        if number is not None and number >= count:
+            raise UserError(
+                f"--{prefix}{name}: expected 0 to {count - 1} for this model, got {number}"
+            )
+    return AlignmentHead(layer, head, arguments.shifted is not False)
+
+
+def write_translations(arguments: argparse.Namespace) -> None:
+    """Translate the source with the settings of the model."""
+    from nmt.decoding.translator import Translator
+
+    translator = Translator.load(arguments.model, device=arguments.device)
+    lines = read_text(arguments.source)
+    with LineWriter(arguments.translate_to) as writer:
+        while chunk := list(itertools.islice(lines, TRANSLATE_LINES)):
+            for translation in translator.translate(chunk):
+                writer.write(translation.text)
+
+
+def read_input(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """The pairs, from the beginning."""
+    from nmt.analysis.pairs import read_side_by_side
+
+    return read_side_by_side(arguments.source, arguments.target, read_text)
+
+
+def choose_head(
+    arguments: argparse.Namespace,
+    aligner: "Aligner",
+    wanted: "AlignmentHead | None",
+    gold: "list[GoldLinks] | None",
+) -> "tuple[AlignmentHead, dict[str, Any]]":
+    """The head to use, and for the report how it came to be chosen."""
+    from nmt.analysis.alignment import describe
+    from nmt.analysis.head_choice import best_choice, error_rate_table
+
+    details: dict[str, Any] = {"model": str(aligner.loaded.path), "reverse": aligner.reverse}
+    chosen = wanted
+    how = "as given"
+    if gold is not None:
+        choosing, reported = aligner.evaluate(
+            read_input(arguments),
+            gold,
+            development=arguments.development,
+            path=arguments.gold,
+            first=arguments.gold_index,
+        )
+        details["aer"] = error_rate_table(choosing, reported)
+        log_table(details["aer"])
+        if chosen is None:
+            rates = choosing.error_rates()
+            chosen = best_choice(aligner.grid, rates, shifted=arguments.shifted)
+            how = f"lowest error rate on {choosing.pairs} gold pairs"
+    elif chosen is None:
+        sample = itertools.islice(read_input(arguments), SAMPLE_PAIRS)
+        information = aligner.link_information(sample)
+        chosen = best_choice(aligner.grid, -information.scores(), shifted=arguments.shifted)
+        how = f"most informative links on {len(information.targets)} pairs, without gold"
+        if len(information.targets) < FEW_PAIRS:
+            logger.warning("too little text to choose a head well; give --layer and --head")
+    assert chosen is not None
+    logger.info("%s: %s (%s)", aligner.loaded.path, describe(chosen), how)
+    step = "shifted" if chosen.shifted else "normal"
+    details |= {"layer": chosen.layer, "head": chosen.head, "step": step, "chosen": how}
+    return chosen, details
+
+
+def log_table(table: dict[str, Any]) -> None:
+    """AER by layer, as a table in the log."""
+    logger.info("alignment error rate  layer attention  best head")
+    for step, rows in table.items():
+        for row in rows["layers"]:
+            best = f"{100 * row['best_head_aer']:6.2f} (head {row['best_head']})"
+            name = f"{step} layer {row['layer']}"
+            logger.info("  %-19s %10.2f       %s", name, 100 * row["layer_attention"], best)
+        logger.info(
+            "  %-19s %10.2f       %6.2f", f"{step} mean", 100 * rows["AoL"], 100 * rows["AoH"]
+        )
+
+
+def write_links(
+    arguments: argparse.Namespace,
+    aligners: "Sequence[Aligner]",
+    heads: "Sequence[AlignmentHead]",
+    gold: "list[GoldLinks] | None",
+) -> "AlignmentCounts":
+    """Write the links of all pairs; the counts are of those that are not for development."""
+    from nmt.analysis.alignment import format_links
+    from nmt.analysis.gold import AlignmentCounts, compare
+    from nmt.progress import progress_bar
+
+    streams = [
+        aligner.links(read_input(arguments), head)
+        for aligner, head in zip(aligners, heads, strict=True)
+    ]
+    counts = AlignmentCounts()
+    skipped = 0
+    wanted = arguments.output is not None or not arguments.json
+    with (
+        LineWriter(arguments.output) if wanted else nullcontext() as writer,
+        progress_bar(total=None, unit="pairs", description="aligning") as bar,
+    ):
+        for index, sides in enumerate(zip(*streams, strict=True)):
+            skipped += any(side is None for side in sides)
+            links = combine(sides, arguments.symmetrize)
+            if writer:
+                writer.write(format_links(links))
+            if gold is not None and index >= (arguments.development or 0):
+                counts += compare(links, gold[index])
+            bar.update(1)
+    if skipped:
+        logger.warning(
+            "%d pairs have more than %d subwords on a side and got an empty line; see --max-length",
+            skipped,
+            arguments.max_length,
+        )
+    return counts
+
+
+def combine(sides: "Sequence[Links | None]", method: str) -> "Links":
+    """The links of one direction, or of both together; nothing if a side is missing."""
+    known = [side for side in sides if side is not None]
+    if len(known) < len(sides):
+        return ()
+    return known[0] if len(known) == 1 else SYMMETRIZATIONS[method](*known)
+
+
+def final_report(
+    arguments: argparse.Namespace, counts: "AlignmentCounts", *, num_pairs: int
+) -> dict[str, Any]:
+    """Precision, recall and AER of what was written."""
+    num_pairs -= arguments.development or 0
+    logger.info(
+        "precision %.2f  recall %.2f  AER %.2f  (%d pairs, %d links)",
+        100 * counts.precision,
+        100 * counts.recall,
+        100 * counts.error_rate,
+        num_pairs,
+        counts.links,
+    )
+    if arguments.layer is None and arguments.development is None:
+        logger.info("the head was chosen on the pairs it is scored on; see --development")
+    return {
+        "pairs": num_pairs,
+        "links": counts.links,
+        "precision": counts.precision,
+        "recall": counts.recall,
+        "aer": counts.error_rate,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the result is its exit code."""
+    return console.run(build_parser(), align, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

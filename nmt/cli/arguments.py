@@ -1,0 +1,44 @@
+"""Values of command-line arguments that several commands check alike."""
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from nmt.errors import UserError
+
+
+def whole_number(text: str) -> int:
+    """A number from 0 on, for argparse."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """A whole number above 0, for argparse."""
+    number = whole_number(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("expected a number above 0, got 0")
+    return number
+
+
+def share(text: str) -> float:
+    """A number above 0 and up to 1, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number <= 1.0:
+        raise argparse.ArgumentTypeError(f"expected a share above 0 and up to 1, got {text!r}")
+    return number
+
+
+def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
+    """Never write over an input, nor two things to one file; None is an option not given."""
+    taken = {path.resolve() for path in inputs if path is not None}
+    for path in outputs:
+        if path is None or path.is_char_device():
+            continue
+        if path.resolve() in taken:
+            raise UserError(f"{path}: is to be written, but is also another file of this command")
+        taken.add(path.resolve())

@@ -1,0 +1,306 @@
+"""nmt-filter: how good each pair of a parallel corpus looks to a model, and the best of them."""
+
+import argparse
+import itertools
+import json
+import logging
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nmt.cli import console
+from nmt.cli.arguments import check_outputs, positive, share
+from nmt.data.text import EMPTY, BadLine, LineWriter, read_lines, read_text
+from nmt.errors import DataError, UserError
+
+if TYPE_CHECKING:
+    from nmt.analysis.filtering import Score, Values
+    from nmt.analysis.pairs import Line
+    from nmt.checkpoint.model_directory import LoadedModel
+
+logger = logging.getLogger("nmt.cli.filter")
+
+DESCRIPTION = """\
+Score every pair of a parallel corpus with a model: one line of tab-separated values a pair, in
+order, after a header line."""
+
+EPILOG = """\
+columns:
+  null_rate          target positions whose cross-attention is all zero, mean over layers and heads
+                     (lower is better); always 0 for kinds whose weights sum to 1, such as softmax
+  null_rate_layer_N  the same for one layer, counted from 0
+  log_probability    of the target given the source, a subword (higher is better)
+  length_ratio       words of the shorter side by words of the longer one (higher is better)
+  coverage           source words that some target word gives weight to, mean over layers and heads
+                     (higher is better); always 1 for softmax
+  problem            why a pair was not scored: a blank or unreadable line, or one too long; its
+                     scores are nan, it counts as worst and is never kept
+
+examples:
+  nmt-filter --model runs/demo --source web.en --target web.de --output scores.tsv
+  nmt-filter --model runs/demo --source web.en --target web.de --output scores.tsv \\
+      --keep-best 0.8 --keep-source clean.en --keep-target clean.de
+  nmt-filter --model runs/demo --source web.en --target web.de --output scores.tsv \\
+      --labels web.labels --json
+
+With --labels (a word a line, such as `good` or `shuffled`) the area under the ROC curve says how
+well each score tells good pairs from those of each other label: 1 always, 0.5 by chance."""
+
+
+def build_parser() -> console.Parser:
+    """The arguments of nmt-filter."""
+    parser = console.Parser(
+        prog="nmt-filter",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_input(parser)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where the scores go (default: standard output; with --json: nowhere)",
+    )
+    add_keeping(parser)
+    labels = parser.add_argument_group("evaluation")
+    labels.add_argument(
+        "--labels", type=Path, metavar="FILE", help="what each pair is, one word a line"
+    )
+    labels.add_argument(
+        "--good-label", default="good", metavar="WORD", help="label of good pairs (default: good)"
+    )
+    labels.add_argument(
+        "--json", action="store_true", help="print the report to standard output as JSON"
+    )
+    return parser
+
+
+def add_input(parser: console.Parser) -> None:
+    """What to score, and with what."""
+    group = parser.add_argument_group("input")
+    group.add_argument(
+        "--model", type=Path, required=True, metavar="DIR", help="a model or run directory"
+    )
+    group.add_argument("--source", type=Path, required=True, metavar="FILE", help="source text")
+    group.add_argument("--target", type=Path, required=True, metavar="FILE", help="target text")
+    group.add_argument(
+        "--max-length",
+        type=positive,
+        default=512,
+        metavar="N",
+        help="pairs with more subwords on a side are not scored (default: 512)",
+    )
+    group.add_argument(
+        "--batch-tokens",
+        type=positive,
+        default=2048,
+        metavar="N",
+        help="positions computed at a time; changes no number (default: 2048)",
+    )
+    group.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)"
+    )
+
+
+def add_keeping(parser: console.Parser) -> None:
+    """Which pairs to write out again."""
+    group = parser.add_argument_group("keeping the best")
+    group.add_argument(
+        "--keep-best", type=share, metavar="SHARE", help="keep this share of the pairs, e.g. 0.8"
+    )
+    group.add_argument("--keep-source", type=Path, metavar="FILE", help="kept source lines")
+    group.add_argument("--keep-target", type=Path, metavar="FILE", help="kept target lines")
+    group.add_argument(
+        "--rank-by",
+        default="null_rate",
+        metavar="COLUMN",
+        help="the score that decides (default: null_rate)",
+    )
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Complain of options that do not go together, before any work is done."""
+    kept = (arguments.keep_best, arguments.keep_source, arguments.keep_target)
+    if any(part is not None for part in kept) and any(part is None for part in kept):
+        raise UserError(
+            "--keep-best, --keep-source and --keep-target belong together: give all or none"
+        )
+    check_outputs(
+        [arguments.output, arguments.keep_source, arguments.keep_target],
+        [arguments.source, arguments.target, arguments.labels],
+    )
+
+
+def filter_pairs(arguments: argparse.Namespace) -> None:
+    """Score, report, keep."""
+    check_arguments(arguments)
+    from nmt.analysis.filtering import score_columns
+    from nmt.analysis.models import open_model
+
+    labels = None if arguments.labels is None else read_labels(arguments)
+    loaded = open_model(arguments.model, device=arguments.device)
+    columns = score_columns(loaded.config.model.decoder_layers)
+    check_ranking(arguments, loaded, columns)
+    goodness, problems = score_corpus(arguments, loaded, columns)
+    count = len(goodness[arguments.rank_by])
+    report: dict[str, Any] = {"pairs": count, "unscored": problems}
+    for problem, number in problems.items():
+        logger.warning("%d of %d pairs not scored: %s", number, count, problem)
+    if labels is not None:
+        report |= label_report(arguments, goodness, labels)
+    if arguments.keep_best is not None:
+        report["kept"] = keep_best(arguments, goodness[arguments.rank_by])
+    if arguments.json:
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+
+
+def check_ranking(
+    arguments: argparse.Namespace, loaded: "LoadedModel", columns: Sequence["Score"]
+) -> None:
+    """Say so when the null rate means nothing; refuse to rank by it."""
+    from nmt.analysis.measures import unnormalised_sites
+
+    names = [column.name for column in columns]
+    if arguments.rank_by not in names:
+        raise UserError(f"--rank-by: expected one of {', '.join(names)}, got {arguments.rank_by!r}")
+    if any(site.type == "cross" for site in unnormalised_sites(loaded.model)):
+        return
+    logger.warning(
+        "the weights of this model's cross-attention sum to 1, so every null rate is 0; only "
+        "ReLA has null attention"
+    )
+    if arguments.keep_best is not None and arguments.rank_by.startswith("null_rate"):
+        raise UserError(
+            "--rank-by: null rates are all 0 for this model; give --rank-by log_probability, or "
+            "a model with rela-g or rela-i as cross-attention"
+        )
+
+
+def read_labels(arguments: argparse.Namespace) -> list[str]:
+    """The labels, among them good and other ones."""
+    labels = [line.strip() for line in read_text(arguments.labels)]
+    for number, label in enumerate(labels, start=1):
+        if not label or " " in label or "\t" in label:
+            raise DataError(f"{arguments.labels}:{number}: expected one word, got {label[:40]!r}")
+    kinds = sorted(set(labels))
+    if arguments.good_label not in kinds or len(kinds) < 2:
+        raise DataError(
+            f"{arguments.labels}: expected the label {arguments.good_label!r} and others, got "
+            f"{', '.join(kinds[:10])}; --good-label says what good pairs are called"
+        )
+    return labels
+
+
+def score_corpus(
+    arguments: argparse.Namespace, loaded: "LoadedModel", columns: Sequence["Score"]
+) -> tuple[dict[str, "Values"], Counter[str]]:
+    """Write the table; returns the goodness of all pairs by column, and problems by reason."""
+    import numpy as np
+
+    from nmt.analysis.filtering import PairScores, score_batch
+    from nmt.analysis.pairs import map_pairs, read_side_by_side
+    from nmt.progress import progress_bar
+
+    layers = loaded.config.model.decoder_layers
+    results = map_pairs(
+        loaded.codec,
+        itertools.starmap(
+            without_blanks, read_side_by_side(arguments.source, arguments.target, read_lines)
+        ),
+        lambda batch: score_batch(loaded.model, loaded.codec, batch),
+        lambda problem: PairScores.unscored(problem, layers=layers),
+        device=loaded.model.target_embedding.device,
+        batch_tokens=arguments.batch_tokens,
+        max_length=arguments.max_length,
+    )
+    goodness = {column.name: array("d") for column in columns}
+    problems: Counter[str] = Counter()
+    wanted = arguments.output is not None or not arguments.json
+    with (
+        LineWriter(arguments.output) if wanted else nullcontext() as writer,
+        progress_bar(total=None, unit="pairs", description="scoring") as bar,
+    ):
+        if writer:
+            writer.write("\t".join([*goodness, "problem"]))
+        for scores in results:
+            for column in columns:
+                goodness[column.name].append(column.goodness(scores))
+            if scores.problem:
+                problems[scores.problem] += 1
+            if writer:
+                values = (f"{column.value(scores):.6f}" for column in columns)
+                writer.write("\t".join([*values, scores.problem]))
+            bar.update(1)
+    return {name: np.array(values) for name, values in goodness.items()}, problems
+
+
+def without_blanks(source: "Line", target: "Line") -> tuple["Line", "Line"]:
+    """The pair, a blank side marked as bad."""
+    blank = BadLine(EMPTY, 0, 0)
+    sides = [
+        blank if isinstance(side, str) and not side.strip() else side for side in (source, target)
+    ]
+    return sides[0], sides[1]
+
+
+def label_report(
+    arguments: argparse.Namespace, goodness: dict[str, "Values"], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Areas under the ROC curve, also as a table in the log."""
+    from nmt.analysis.filtering import areas_by_label
+
+    count = len(goodness[arguments.rank_by])
+    if len(labels) != count:
+        raise DataError(
+            f"{arguments.labels}: expected a label for each of {count} pairs, got {len(labels)}"
+        )
+    areas = areas_by_label(goodness, labels, good_label=arguments.good_label)
+    counts = Counter(labels)
+    kinds = list(next(iter(areas.values())))
+    logger.info("area under the ROC curve, %d good pairs against:", counts[arguments.good_label])
+    widths = [max(len(kind), 8) for kind in kinds]
+    headings = [kind.rjust(width) for kind, width in zip(kinds, widths, strict=True)]
+    logger.info("%-18s %s", "", " ".join(headings))
+    for name, row in areas.items():
+        cells = [f"{row[kind]:{width}.4f}" for kind, width in zip(kinds, widths, strict=True)]
+        logger.info("%-18s %s", name, " ".join(cells))
+    return {"labels": dict(counts), "area_under_roc": areas}
+
+
+def keep_best(arguments: argparse.Namespace, goodness: "Values") -> dict[str, Any]:
+    """Write the pairs with the highest goodness in their order."""
+    from nmt.analysis.filtering import best_pairs
+    from nmt.analysis.pairs import read_side_by_side
+
+    kept = best_pairs(goodness, arguments.keep_best)
+    following = iter(kept.tolist())
+    wanted = next(following, None)
+    with (
+        LineWriter(arguments.keep_source) as source,
+        LineWriter(arguments.keep_target) as target,
+    ):
+        pairs = read_side_by_side(arguments.source, arguments.target, read_lines)
+        for index, sides in enumerate(pairs):
+            if index == wanted:
+                for writer, line in zip((source, target), sides, strict=True):
+                    assert isinstance(line, str)
+                    writer.write(line)
+                wanted = next(following, None)
+        if wanted is not None:
+            raise DataError(f"{arguments.source}: became shorter while it was read")
+    logger.info("kept %d of %d pairs by %s", len(kept), len(goodness), arguments.rank_by)
+    return {"pairs": len(kept), "rank_by": arguments.rank_by}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the result is its exit code."""
+    return console.run(build_parser(), filter_pairs, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

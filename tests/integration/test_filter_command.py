@@ -1,0 +1,166 @@
+"""nmt-filter on small models with random weights."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+from translation_models import make_codec, make_config, make_directory, make_model, random_lines
+
+from nmt.cli import filter as command
+
+SOURCE = random_lines(10, seed=1, longest=12)
+TARGET = [line.upper() for line in random_lines(10, seed=2, longest=12)]
+COLUMNS = [
+    "null_rate",
+    "null_rate_layer_0",
+    "null_rate_layer_1",
+    "log_probability",
+    "length_ratio",
+    "coverage",
+    "problem",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of each kind, and a text; line 3 is blank on one side, line 5 is no UTF-8."""
+    folder = tmp_path_factory.mktemp("filter")
+    for kind in ("rela-g", "softmax"):
+        config = make_config(kind, subword="bpe")
+        codec = make_codec(config)
+        make_directory(folder / kind, config, codec, make_model(config, codec))
+    source = [line.encode() for line in SOURCE]
+    source[2], source[4] = b" ", b"the \xff dog"
+    (folder / "source").write_bytes(b"".join(line + b"\n" for line in source))
+    (folder / "target").write_text("".join(f"{line}\n" for line in TARGET), encoding="utf-8")
+    (folder / "labels").write_text("good\nshort\ngood\nother\ngood\n" * 2, encoding="utf-8")
+    return folder
+
+
+def run(folder: Path, *options: str, kind: str = "rela-g") -> int:
+    files = [f"--source={folder / 'source'}", f"--target={folder / 'target'}"]
+    return command.main([f"--model={folder / kind}", *files, *options])
+
+
+def read_table(text: str) -> list[dict[str, str]]:
+    header, *rows = [line.split("\t") for line in text.split("\n")[:-1]]
+    assert header == COLUMNS
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_a_line_for_each_pair_in_order(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "--batch-tokens=64") == 0
+    out, err = capfd.readouterr()
+    rows = read_table(out)
+    assert len(rows) == len(SOURCE)
+    for number, row in enumerate(rows):
+        if number in (2, 4):
+            assert row["problem"] == {2: "empty line", 4: "invalid UTF-8"}[number]
+            assert all(row[name] == "nan" for name in COLUMNS[:-1])
+            continue
+        words = len(SOURCE[number].split(" ")), len(TARGET[number].split(" "))
+        assert float(row["length_ratio"]) == pytest.approx(min(words) / max(words), abs=1e-6)
+        layers = float(row["null_rate_layer_0"]), float(row["null_rate_layer_1"])
+        assert float(row["null_rate"]) == pytest.approx(sum(layers) / 2, abs=2e-6)
+        assert float(row["log_probability"]) < 0
+        assert row["problem"] == ""
+    assert "1 of 10 pairs not scored: invalid UTF-8" in err
+    assert run(folder, "--batch-tokens=4000") == 0
+    assert capfd.readouterr().out == out
+
+
+@pytest.mark.parametrize("column", ["null_rate", "log_probability", "null_rate_layer_1"])
+def test_the_best_pairs_are_kept_in_order(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], column: str
+) -> None:
+    kept = [tmp_path / "kept.source", tmp_path / "kept.target"]
+    files = [f"--keep-source={kept[0]}", f"--keep-target={kept[1]}"]
+    table = tmp_path / "table"
+    options = ["--keep-best=0.5", f"--rank-by={column}", f"--output={table}", "--json"]
+    assert run(folder, *files, *options) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["kept"] == {"pairs": 5, "rank_by": column}
+    rows = read_table(table.read_text(encoding="utf-8"))
+    sign = -1 if column == "log_probability" else 1
+    cost = [math.inf if row["problem"] else sign * float(row[column]) for row in rows]
+    best = sorted(sorted(range(10), key=lambda number: cost[number])[:5])
+    lines = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in kept]
+    assert lines[0] == [SOURCE[number] for number in best]
+    assert lines[1] == [TARGET[number] for number in best]
+
+
+def test_areas_under_the_curve_by_label(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, f"--labels={folder / 'labels'}", "--json") == 0
+    out, err = capfd.readouterr()
+    report = json.loads(out)
+    assert report["labels"] == {"good": 6, "short": 2, "other": 2}
+    areas = report["area_under_roc"]
+    assert list(areas) == COLUMNS[:-1]
+    assert run(folder) == 0
+    rows = read_table(capfd.readouterr().out)
+    values = [-math.inf if row["problem"] else float(row["length_ratio"]) for row in rows]
+    good = [values[number] for number in (0, 2, 4, 5, 7, 9)]
+    for label, places in (("short", (1, 6)), ("other", (3, 8)), ("all kinds", (1, 6, 3, 8))):
+        won = [
+            (one > values[place]) + 0.5 * (one == values[place]) for one in good for place in places
+        ]
+        assert areas["length_ratio"][label] == pytest.approx(sum(won) / len(won))
+    assert "null_rate_layer_1" in err
+
+
+def test_softmax_has_no_null_rate_and_says_so(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, kind="softmax") == 0
+    out, err = capfd.readouterr()
+    scored = [row for row in read_table(out) if not row["problem"]]
+    assert {row["null_rate"] for row in scored} == {"0.000000"}
+    assert "every null rate is 0" in err
+    kept = [f"--keep-source={tmp_path / 'a'}", f"--keep-target={tmp_path / 'b'}"]
+    assert run(folder, "--keep-best=0.8", *kept, kind="softmax") == 2
+    assert "--rank-by log_probability" in capfd.readouterr().err
+    assert os.listdir(tmp_path) == []
+    options = ["--keep-best=0.8", "--rank-by=log_probability", *kept]
+    assert run(folder, *options, kind="softmax") == 0
+    assert len((tmp_path / "a").read_text(encoding="utf-8").split("\n")) == 8 + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--keep-best=0.5"], "belong together"),
+        (["--rank-by=beauty"], "--rank-by: expected one of null_rate, null_rate_layer_0"),
+        (["--output=target"], "is also another file of this command"),
+        (["--labels=GOOD"], "expected the label 'good' and others, got fine, noise"),
+        (["--labels=FEW"], "expected a label for each of 10 pairs, got 2"),
+        (["--labels=WORDS"], "WORDS:1: expected one word"),
+        (["--target=FEW"], "has 10 lines but FEW has 2"),
+        (["--source=nowhere"], "nowhere: cannot be read"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_no_file(
+    folder: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    Path("GOOD").write_text("fine\nnoise\n", encoding="utf-8")
+    Path("FEW").write_text("good\nbad\n", encoding="utf-8")
+    Path("WORDS").write_text("two words\n", encoding="utf-8")
+    assert run(folder, f"--output={tmp_path / 'table'}", *options) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert message in err.rstrip("\n").split("\n")[-1]
+
+
+@pytest.mark.parametrize("value", ["0", "1.5", "nan", "half", "-1"])
+def test_a_share_is_a_share(folder: Path, capfd: pytest.CaptureFixture[str], value: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(folder, f"--keep-best={value}")
+    assert caught.value.code == 2
+    assert "expected a share above 0 and up to 1" in capfd.readouterr().err
