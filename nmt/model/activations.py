@@ -143,6 +143,8 @@ def package_entmax(scores: Tensor, visible: Tensor | None, beta: Beta) -> Tensor
     from entmax import entmax15, entmax_bisect, sparsemax
 
     scores = hide(scores, open_empty_rows(visible))
+    # Its bisection fails on scores beyond about 1e7 unless the highest is 0.
+    scores = scores - scores.detach().amax(-1, keepdim=True)
     weights: Tensor
     if isinstance(beta, float) and beta == 1.0:
         weights = sparsemax(scores, dim=-1)

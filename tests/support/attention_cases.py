@@ -1,6 +1,7 @@
 """Every attention kind of the table, and every option that changes what a kind does."""
 
 import torch
+
 from nmt.config.config import AttentionConfig
 from nmt.model.attention import AttentionCore
 from nmt.model.attention_kinds import ATTENTION_KINDS
@@ -28,6 +29,13 @@ VARIANTS = {
 }
 CASES = KINDS | VARIANTS
 NORMALISED = {name: case for name, case in CASES.items() if not case.kind.startswith("rela")}
+RECTIFIED = {
+    name: case
+    for name, case in CASES.items()
+    if case.kind.startswith("rela") and case.activation in (None, "relu", "squared_relu")
+}
+# The package decides by the data, which a traced graph cannot.
+TRACEABLE = {name: case for name, case in CASES.items() if case.backend != "package"}
 
 HEADS, DIM = 4, 32
 

@@ -1,0 +1,1 @@
+"""Benchmarks: one module each, run by nmt-bench."""
