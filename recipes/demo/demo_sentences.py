@@ -93,7 +93,7 @@ def glad_statement(choices: Choices) -> tuple[Phrase, str]:
 
 
 def reason(choices: Choices) -> tuple[Phrase, str]:
-    """Return a statement with a clause after "because" or "although", before or after it."""
+    """Return "The man sleeps because he is tired", or with "although"."""
     tenses = choices.pick([PRESENT, PAST])
     main = random_clause(choices, tenses=tenses, short=True, negation_chance=0.15)
     pronoun = pronoun_for(main.subject)

@@ -1,6 +1,7 @@
 """The demonstration corpus: correct German, gold alignments, disjoint splits, labelled faults."""
 
 # ruff: noqa: E402 (the recipe is no package, so its folder has to be put on the path first)
+import importlib.util
 import subprocess
 import sys
 from collections import Counter
@@ -12,7 +13,6 @@ import pytest
 DEMO = Path(__file__).parents[3] / "recipes" / "demo"
 sys.path.insert(0, str(DEMO))
 
-import generate
 from demo_adjectives import ADJECTIVE
 from demo_choices import Located
 from demo_clause import Clause, Given, finish, join_clauses
@@ -23,6 +23,13 @@ from demo_lexicon import CITIES, NAMES, NOUN, Place
 from demo_noise import spoil
 from demo_questions import Relative, relative_pronoun
 from demo_verbs import MODALS, VERB
+
+# Other recipes may have a generate.py as well, so this one gets a name of its own.
+specification = importlib.util.spec_from_file_location("demo_generate", DEMO / "generate.py")
+assert specification
+assert specification.loader
+generate = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(generate)
 
 SIZES = ["--train", "1000", "--validation", "60", "--test", "120", "--noisy", "200"]
 LABELS = {"clean", "shuffled", "wrong_language", "copied", "inserted", "cut"}
