@@ -140,12 +140,12 @@ def area_under_curve(good: Values, bad: Values) -> float:
 
 
 def areas_by_label(
-    goodness: dict[str, Values], labels: Sequence[str], *, good_label: str
+    goodness: dict[str, Values], labels: Sequence[str], *, clean_label: str
 ) -> dict[str, Any]:
-    """For each score the area under the curve of good pairs against each label, and all others."""
+    """For each score the area under the curve of clean pairs against each label, and all others."""
     names = np.array(labels)
-    good = names == good_label
-    kinds = sorted(set(labels) - {good_label})
+    good = names == clean_label
+    kinds = sorted(set(labels) - {clean_label})
     result: dict[str, Any] = {}
     for score, values in goodness.items():
         areas = {kind: area_under_curve(values[good], values[names == kind]) for kind in kinds}

@@ -47,8 +47,8 @@ examples:
   nmt-filter --model runs/demo --source web.en --target web.de --output scores.tsv \\
       --labels web.labels --json
 
-With --labels (a word a line, such as `good` or `shuffled`) the area under the ROC curve says how
-well each score tells good pairs from those of each other label: 1 always, 0.5 by chance."""
+With --labels (a word a line, such as `clean` or `shuffled`) the area under the ROC curve says how
+well each score tells clean pairs from those of each other label: 1 always, 0.5 by chance."""
 
 
 def build_parser() -> console.Parser:
@@ -72,7 +72,10 @@ def build_parser() -> console.Parser:
         "--labels", type=Path, metavar="FILE", help="what each pair is, one word a line"
     )
     labels.add_argument(
-        "--good-label", default="good", metavar="WORD", help="label of good pairs (default: good)"
+        "--clean-label",
+        default="clean",
+        metavar="WORD",
+        help="the label of good pairs (default: clean)",
     )
     labels.add_argument(
         "--json", action="store_true", help="print the report to standard output as JSON"
@@ -182,16 +185,16 @@ def check_ranking(
 
 
 def read_labels(arguments: argparse.Namespace) -> list[str]:
-    """The labels, among them good and other ones."""
+    """The labels, among them that of clean pairs and others."""
     labels = [line.strip() for line in read_text(arguments.labels)]
     for number, label in enumerate(labels, start=1):
         if not label or " " in label or "\t" in label:
             raise DataError(f"{arguments.labels}:{number}: expected one word, got {label[:40]!r}")
     kinds = sorted(set(labels))
-    if arguments.good_label not in kinds or len(kinds) < 2:
+    if arguments.clean_label not in kinds or len(kinds) < 2:
         raise DataError(
-            f"{arguments.labels}: expected the label {arguments.good_label!r} and others, got "
-            f"{', '.join(kinds[:10])}; --good-label says what good pairs are called"
+            f"{arguments.labels}: expected the label {arguments.clean_label!r} and others, got "
+            f"{', '.join(kinds[:10])}; --clean-label says what good pairs are called"
         )
     return labels
 
@@ -259,10 +262,10 @@ def label_report(
         raise DataError(
             f"{arguments.labels}: expected a label for each of {count} pairs, got {len(labels)}"
         )
-    areas = areas_by_label(goodness, labels, good_label=arguments.good_label)
+    areas = areas_by_label(goodness, labels, clean_label=arguments.clean_label)
     counts = Counter(labels)
     kinds = list(next(iter(areas.values())))
-    logger.info("area under the ROC curve, %d good pairs against:", counts[arguments.good_label])
+    logger.info("area under the ROC curve, %d clean pairs against:", counts[arguments.clean_label])
     widths = [max(len(kind), 8) for kind in kinds]
     headings = [kind.rjust(width) for kind, width in zip(kinds, widths, strict=True)]
     logger.info("%-18s %s", "", " ".join(headings))

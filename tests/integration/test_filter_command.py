@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source[2], source[4] = b" ", b"the \xff dog"
     (folder / "source").write_bytes(b"".join(line + b"\n" for line in source))
     (folder / "target").write_text("".join(f"{line}\n" for line in TARGET), encoding="utf-8")
-    (folder / "labels").write_text("good\nshort\ngood\nother\ngood\n" * 2, encoding="utf-8")
+    (folder / "labels").write_text("clean\nshort\nclean\nother\nclean\n" * 2, encoding="utf-8")
     return folder
 
 
@@ -95,7 +95,7 @@ def test_areas_under_the_curve_by_label(folder: Path, capfd: pytest.CaptureFixtu
     assert run(folder, f"--labels={folder / 'labels'}", "--json") == 0
     out, err = capfd.readouterr()
     report = json.loads(out)
-    assert report["labels"] == {"good": 6, "short": 2, "other": 2}
+    assert report["labels"] == {"clean": 6, "short": 2, "other": 2}
     areas = report["area_under_roc"]
     assert list(areas) == COLUMNS[:-1]
     assert run(folder) == 0
@@ -133,7 +133,7 @@ def test_softmax_has_no_null_rate_and_says_so(
         (["--keep-best=0.5"], "belong together"),
         (["--rank-by=beauty"], "--rank-by: expected one of null_rate, null_rate_layer_0"),
         (["--output=target"], "is also another file of this command"),
-        (["--labels=GOOD"], "expected the label 'good' and others, got fine, noise"),
+        (["--labels=GOOD"], "expected the label 'clean' and others, got fine, noise"),
         (["--labels=FEW"], "expected a label for each of 10 pairs, got 2"),
         (["--labels=WORDS"], "WORDS:1: expected one word"),
         (["--target=FEW"], "has 10 lines but FEW has 2"),
@@ -150,7 +150,7 @@ def test_mistakes_are_one_line_and_leave_no_file(
 ) -> None:
     monkeypatch.chdir(folder)
     Path("GOOD").write_text("fine\nnoise\n", encoding="utf-8")
-    Path("FEW").write_text("good\nbad\n", encoding="utf-8")
+    Path("FEW").write_text("clean\nbad\n", encoding="utf-8")
     Path("WORDS").write_text("two words\n", encoding="utf-8")
     assert run(folder, f"--output={tmp_path / 'table'}", *options) == 2
     out, err = capfd.readouterr()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from translation_models import make_codec, make_config, make_model
 
 from nmt.analysis.alignment import (
@@ -18,7 +19,7 @@ from nmt.analysis.alignment import (
 )
 from nmt.analysis.pairs import PairAttention, SegmentedPair, observe_pairs
 from nmt.data.codec import Segmentation
-from nmt.decoding.alignment import AlignmentHead
+from nmt.decoding.alignment import AlignmentHead, link_words
 from nmt.model.observe import Site
 
 # Two source words, the first of two subwords; two target words, the second of two subwords.
@@ -81,6 +82,24 @@ def test_one_choice_gives_what_all_give() -> None:
     for choice in choices:
         assert chosen_links(seen, choice).tolist() == links[grid.place(choice)].tolist()
     assert len({tuple(links[grid.place(choice)]) for choice in choices}) > 3
+
+
+@pytest.mark.parametrize("kind", ["rela-g", "softmax", "sparsemax"])
+def test_translations_are_aligned_alike(kind: str) -> None:
+    """The links that come with a translation are those of the pair."""
+    config = make_config(kind, subword="bpe")
+    codec = make_codec(config)
+    model = make_model(config, codec)
+    pair = ("the young woman likes the dog", "A TREE UNDER THE CAT")
+    (seen,) = observe_pairs(model, codec, [pair])
+    for choice in HeadGrid(2, 4).choices():
+        links = link_words(
+            torch.from_numpy(seen.cross()),
+            choice,
+            source_words=seen.pair.source.word_of_piece,
+            target_words=seen.pair.target.word_of_piece,
+        )
+        assert links_of(chosen_links(seen, choice)) == tuple(sorted(links))
 
 
 def test_the_usual_choice_comes_first() -> None:

@@ -113,7 +113,7 @@ def test_area_counts_the_comparisons_that_are_won(good: list[float], bad: list[f
 
 def test_areas_are_by_score_and_label() -> None:
     goodness = {"a": np.array([3.0, 1.0, 0.0, 2.0]), "b": np.zeros(4)}
-    areas = areas_by_label(goodness, ["good", "x", "y", "good"], good_label="good")
+    areas = areas_by_label(goodness, ["good", "x", "y", "good"], clean_label="good")
     assert areas == {
         "a": {"x": 1.0, "y": 1.0, ALL_KINDS: 1.0},
         "b": {"x": 0.5, "y": 0.5, ALL_KINDS: 0.5},
