@@ -13,8 +13,7 @@ A row stops moving once its sum is right, so its weights do not depend on the ro
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,100 +23,127 @@ Beta = Tensor | float  # in (0, 1]; a tensor broadcasts to the scores, one value
 MOST_STEPS = 60
 UNCHECKED_STEPS_ON_GPU = 7  # to ask whether all rows have arrived costs a synchronisation there
 COMPILED_STEPS = 10
+# Sums over rows of a multiple of this many numbers do not change by a bit when 0s are appended.
+ROW_STEP = 32
 SERIES_BELOW = 0.02  # beta under which its gradient is taken from a series
 
 
 def solve_(scores: Tensor, beta: Beta) -> Tensor:
     """Overwrite scores [..., K] by their weights; rows of nothing but -inf become NaN."""
-    measure = choose_measure(beta)
+    law = choose_law(scores, beta)
     scores.sub_(scores.amax(-1, keepdim=True))
-    work = (torch.empty_like(scores), torch.empty_like(scores))
     shift = torch.zeros_like(scores[..., :1])
     limit = 1.0 + 16.0 * torch.finfo(scores.dtype).eps
     compiling = torch.compiler.is_compiling()
     unchecked = UNCHECKED_STEPS_ON_GPU if scores.is_cuda else 0
     for number in range(COMPILED_STEPS if compiling else MOST_STEPS):
-        total, slope = measure(scores, shift, beta, work)
+        total, slope = law.measure(scores, shift)
         moving = total > limit
         if not compiling and number >= unchecked and not bool(moving.any()):
             break
-        shift.add_(newton_step(total, slope, beta).mul_(moving))
-    return weights_at_(scores, shift, beta)
+        shift.add_(law.step(total, slope).mul_(moving))
+    return law.weights_(scores, shift)
 
 
-def newton_step(total: Tensor, slope: Tensor, beta: Beta) -> Tensor:
-    """How far to move the threshold, by P and G of each row."""
+class Law(Protocol):
+    """How weights depend on x - t, for one beta, with buffers to work in."""
+
+    def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        """P and G of each row of x [..., K] at the thresholds shift [..., 1]."""
+
+    def step(self, total: Tensor, slope: Tensor) -> Tensor:
+        """Newton's step of each threshold, by P and G."""
+
+    def weights_(self, x: Tensor, shift: Tensor) -> Tensor:
+        """Overwrite x by its weights."""
+
+
+def choose_law(like: Tensor, beta: Beta) -> Law:
+    """The cheapest form of the law for this beta."""
     if isinstance(beta, float) and beta == 1.0:
+        return SparsemaxLaw(like)
+    if isinstance(beta, float) and beta == 0.5:
+        return Entmax15Law(like)
+    return AnyLaw(like, beta)
+
+
+def make_buffer(like: Tensor, fill: float) -> tuple[Tensor, Tensor]:
+    """A buffer with rows of a multiple of ROW_STEP, and its first K columns; the rest is `fill`."""
+    keys = like.shape[-1]
+    if keys % ROW_STEP == 0 or torch.compiler.is_compiling():
+        whole = torch.empty_like(like)
+        return whole, whole
+    padded = keys + -keys % ROW_STEP
+    whole = like.new_full((*like.shape[:-1], padded), fill)
+    return whole, whole[..., :keys]
+
+
+class SparsemaxLaw:
+    """beta = 1: p = (1 + x - t)_+, dp = 1."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.whole, self.part = make_buffer(like, 0.0)
+
+    def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        torch.sub(x, shift - 1.0, out=self.part)
+        total = self.whole.relu_().sum(-1, keepdim=True)
+        return total, self.whole.sign_().sum(-1, keepdim=True)
+
+    def step(self, total: Tensor, slope: Tensor) -> Tensor:
         return (total - 1.0).div_(slope)
-    if isinstance(beta, float) and beta == 0.5:
-        return (total - total.sqrt()).div_(slope).mul_(2.0)
-    return (total.log() * -beta).expm1_().div_(-beta).mul_(total).div_(slope)
 
-
-Measure = Callable[[Tensor, Tensor, Beta, tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]
-
-
-def choose_measure(beta: Beta) -> Measure:
-    """The cheapest way to P and G for this beta."""
-    if isinstance(beta, float) and beta == 1.0:
-        return measure_sparsemax
-    if isinstance(beta, float) and beta == 0.5:
-        return measure_entmax15
-    return measure_any
-
-
-def measure_sparsemax(
-    x: Tensor, shift: Tensor, _beta: Beta, work: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """P and G at a threshold, for beta = 1: p = (1 + x - t)_+, dp = 1."""
-    p = torch.sub(x, shift - 1.0, out=work[0]).relu_()
-    total = p.sum(-1, keepdim=True)
-    return total, p.sign_().sum(-1, keepdim=True)
-
-
-def measure_entmax15(
-    x: Tensor, shift: Tensor, _beta: Beta, work: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """P and G at a threshold, for beta = 1/2: p = (1 + (x - t) / 2)_+^2, dp = sqrt(p)."""
-    root = torch.sub(x, shift - 2.0, out=work[0]).relu_()  # twice the root of p
-    slope = root.sum(-1, keepdim=True).mul_(0.5)
-    return root.square_().sum(-1, keepdim=True).mul_(0.25), slope
-
-
-def measure_any(
-    x: Tensor, shift: Tensor, beta: Beta, work: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """P and G at a threshold."""
-    p, slope = power_law(x, shift, beta, work)
-    return p.sum(-1, keepdim=True), slope.sum(-1, keepdim=True)
-
-
-def power_law(
-    x: Tensor, shift: Tensor, beta: Beta, work: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """p and p^(1 - beta), in `work`.
-
-    With u = beta (x - t) >= -1 the second is exp2(log1p(u) (1/beta - 1) / ln 2), the first is
-    (1 + u) times that. log1p and exp2 are the pair that takes -inf at full speed.
-    """
-    u = torch.sub(x, shift, out=work[0]).mul_(beta).clamp_(min=-1.0)
-    if isinstance(beta, float):
-        exponent: Beta = max(1.0 / beta - 1.0, 1e-7) / math.log(2.0)
-    else:
-        # Never 0, which times log1p(-1) would be NaN.
-        exponent = beta.reciprocal().sub_(1.0).clamp_(min=1e-7).div_(math.log(2.0))
-    slope = torch.log1p(u, out=work[1]).mul_(exponent).exp2_()
-    return torch.addcmul(slope, slope, u, out=u), slope
-
-
-def weights_at_(x: Tensor, shift: Tensor, beta: Beta) -> Tensor:
-    """Overwrite x by its weights at a threshold."""
-    if isinstance(beta, float) and beta == 1.0:
+    def weights_(self, x: Tensor, shift: Tensor) -> Tensor:
         return x.sub_(shift - 1.0).relu_()
-    if isinstance(beta, float) and beta == 0.5:
+
+
+class Entmax15Law:
+    """beta = 1/2: p = (1 + (x - t) / 2)_+^2, dp = sqrt(p); measured as 4 p and 2 sqrt(p)."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.whole, self.part = make_buffer(like, 0.0)
+
+    def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        torch.sub(x, shift - 2.0, out=self.part)
+        slope = self.whole.relu_().sum(-1, keepdim=True).mul_(0.5)
+        return self.whole.square_().sum(-1, keepdim=True).mul_(0.25), slope
+
+    def step(self, total: Tensor, slope: Tensor) -> Tensor:
+        return (total - total.sqrt()).div_(slope).mul_(2.0)
+
+    def weights_(self, x: Tensor, shift: Tensor) -> Tensor:
         return x.sub_(shift - 2.0).mul_(0.5).relu_().square_()
-    p, _ = power_law(x, shift, beta, (x, torch.empty_like(x)))
-    return p
+
+
+class AnyLaw:
+    """Any beta: with u = beta (x - t) >= -1, dp = (1 + u)^(1/beta - 1) and p = (1 + u) dp.
+
+    log1p and exp2 are the pair of functions that takes -1 and -inf at full speed on CPUs.
+    """
+
+    def __init__(self, like: Tensor, beta: Beta) -> None:
+        self.beta = beta
+        # Never 0, which times log1p(-1) would be NaN.
+        if isinstance(beta, float):
+            self.exponent: Beta = max(1.0 / beta - 1.0, 1e-7) / math.log(2.0)
+        else:
+            self.exponent = beta.reciprocal().sub_(1.0).clamp_(min=1e-7).div_(math.log(2.0))
+        self.whole, self.part = make_buffer(like, -1.0)
+        self.whole_slope, self.part_slope = make_buffer(like, 0.0)
+
+    def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        torch.sub(x, shift, out=self.part).mul_(self.beta).clamp_(min=-1.0)
+        torch.log1p(self.whole, out=self.whole_slope).mul_(self.exponent).exp2_()
+        slope = self.whole_slope.sum(-1, keepdim=True)
+        self.whole_slope.addcmul_(self.whole_slope, self.whole)
+        return self.whole_slope.sum(-1, keepdim=True), slope
+
+    def step(self, total: Tensor, slope: Tensor) -> Tensor:
+        rate = (total.log() * -self.beta).expm1_().div_(-self.beta)
+        return rate.mul_(total).div_(slope)
+
+    def weights_(self, x: Tensor, shift: Tensor) -> Tensor:
+        self.measure(x, shift)
+        return x.copy_(self.part_slope)
 
 
 def pull_back_(weights: Tensor, gradient: Tensor, beta: Beta) -> tuple[Tensor, Tensor | None]:

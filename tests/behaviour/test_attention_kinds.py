@@ -8,6 +8,8 @@ from support.attention_cases import (
     HEADS,
     KINDS,
     NORMALISED,
+    RECTIFIED,
+    TRACEABLE,
     make_core,
     make_projections,
 )
