@@ -1,0 +1,123 @@
+"""Whether a file is the one that was meant: sums known beforehand, or recorded on first use."""
+
+import datetime
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmt.data.text import LineWriter
+from nmt.errors import DataError, IntegrityError
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is known of a file beforehand; None is unknown."""
+
+    size: int | None = None
+    sha256: str | None = None
+    md5: str | None = None  # some publishers give no other
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a file is."""
+
+    size: int
+    sha256: str
+    md5: str
+
+
+def measure(path: Path) -> Sums:
+    """Read a file once for its size and both of its sums."""
+    sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            sha256.update(chunk)
+            md5.update(chunk)
+            size += len(chunk)
+    return Sums(size, sha256.hexdigest(), md5.hexdigest())
+
+
+def compare(sums: Sums, expected: Expected, *, name: str) -> None:
+    """Raise IntegrityError when a file is not what was expected."""
+    for what in ("size", "sha256", "md5"):
+        wanted, found = getattr(expected, what), getattr(sums, what)
+        if wanted is not None and wanted != found:
+            raise IntegrityError(f"{name}: expected {what} {wanted}, got {found}")
+
+
+class ChecksumFile:
+    """A JSON file of the sums of files that were found to be right, by name.
+
+    Where nobody publishes a sum, the one of the first download is what later ones have to match.
+    Size and time of change are kept too, so that a file that nobody touched is not read again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def verify(
+        self,
+        name: str,
+        path: Path,
+        expected: Expected,
+        *,
+        url: str | None = None,
+        may_change: bool = False,
+    ) -> str:
+        """Check a file, record it, and return its SHA-256; IntegrityError says what differs.
+
+        A file that `may_change` (it is the user's own) need not be the one of the first time.
+        """
+        records = self._read()
+        record = records.get(name)
+        status = os.stat(path)
+        if record is not None and _untouched(record, status):
+            sums = Sums(record["size"], record["sha256"], record["md5"])
+        else:
+            sums = measure(path)
+        compare(sums, expected, name=str(path))
+        fixed = not may_change and expected.sha256 is None
+        if fixed and record is not None and record["sha256"] != sums.sha256:
+            raise IntegrityError(
+                f"{path}: expected the file recorded on {record['recorded']} (sha256 "
+                f"{record['sha256']}), got another one ({sums.sha256}); if its publisher changed "
+                f"it, remove {name!r} from {self.path}"
+            )
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        records[name] = {
+            "size": sums.size,
+            "sha256": sums.sha256,
+            "md5": sums.md5,
+            "modified": status.st_mtime_ns,
+            "recorded": record["recorded"] if record else today,
+            "url": url or (record or {}).get("url"),
+        }
+        if records[name] != record:
+            self._write(records)
+        return sums.sha256
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            records = json.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise DataError(f"{self.path}: expected JSON ({error}); remove the file") from None
+        if not isinstance(records, dict):
+            raise DataError(f"{self.path}: expected a JSON object; remove the file")
+        return records
+
+    def _write(self, records: dict[str, Any]) -> None:
+        with LineWriter(self.path) as writer:
+            for line in json.dumps(records, indent=2, sort_keys=True).split("\n"):
+                writer.write(line)
+
+
+def _untouched(record: dict[str, Any], status: os.stat_result) -> bool:
+    return bool(record["size"] == status.st_size and record["modified"] == status.st_mtime_ns)
