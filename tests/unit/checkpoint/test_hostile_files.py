@@ -1,6 +1,7 @@
 """Model directories made by an enemy: no code is run, no memory taken, nothing crashes.
 
-The enemy writes a manifest that agrees with the files, so no case rests on checksums.
+The enemy writes a manifest that agrees with the files, so that checksums are no defence; only the
+giant file has a wrong one, and there the memory taken is what counts.
 """
 
 import gzip

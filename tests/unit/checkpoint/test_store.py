@@ -20,8 +20,8 @@ from support.small_models import (
     leftover_names,
     plain_files,
     refuse_at,
+    small_files,
     truncate,
-    write_model,
     zero_page,
 )
 
@@ -363,8 +363,14 @@ def test_every_bit_of_the_manifest_counts() -> None:
 )
 def test_all_damage_is_detected(tmp_path: Path, flips: int, cuts: int, pages: int) -> None:
     """Over all files, by verification and by loading, with the file and the step in the message."""
-    path = write_model(tmp_path / "step-00000007", seed=7)
+    path = tmp_path / "step-00000007"
+    write_directory(
+        path,
+        small_files(tmp_path, seed=7)
+        | {"optimizer.safetensors": bytes_writer(bytes(range(1, 256)) * 80)},
+    )
     files = sorted(path.iterdir())
+    assert len(files) == 8
     generator = random.Random(flips)
     for number in range(flips + cuts + pages):
         file = files[number % len(files)]
@@ -377,7 +383,7 @@ def test_all_damage_is_detected(tmp_path: Path, flips: int, cuts: int, pages: in
             zero_page(file, generator.randrange(-(-len(data) // 4096)) * 4096, 4096)
         with pytest.raises(IntegrityError, match=f"step-00000007/{file.name}"):
             verify(path)
-        if number % 5 == 0:
+        if file.name != "optimizer.safetensors":  # which is not read to translate
             with pytest.raises(IntegrityError, match=f"step-00000007/{file.name}"):
                 ModelDirectory.load(path)
         file.write_bytes(data)
