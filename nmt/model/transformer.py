@@ -84,13 +84,13 @@ class Transformer(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
                 nn.init.xavier_uniform_(module.weight)
-            if isinstance(module, SelfAttention):
-                fused = module.query_key_value.weight
-            elif isinstance(module, CrossAttention):
-                fused = module.key_value.weight
-            else:
-                continue
-            for block in fused.detach().view(-1, dim, dim):
+        for attention in self.attentions().values():
+            fused = (
+                attention.query_key_value
+                if isinstance(attention, SelfAttention)
+                else attention.key_value
+            )
+            for block in fused.weight.detach().view(-1, dim, dim):
                 nn.init.xavier_uniform_(block)
 
     @property

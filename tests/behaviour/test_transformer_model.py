@@ -1,0 +1,196 @@
+"""The whole model: sizes, ties, starts, observation and modes."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.attention_cases import CASES, HEADS
+from support.transformers import MODELS, everywhere, make_model, make_source, make_target
+from torch import Tensor
+
+from nmt.config.config import AttentionConfig, AttentionTypesConfig, ModelConfig
+from nmt.errors import ConfigError
+from nmt.model.observe import Site, learned_alphas, observe_attention
+from nmt.model.summary import summarize
+from nmt.model.transformer import Transformer
+
+
+def base_parameters(kind: str) -> int:
+    config = ModelConfig(attention=everywhere(AttentionConfig(kind)))
+    with torch.device("meta"):
+        model = Transformer(config, source_vocabulary_size=1000, target_vocabulary_size=900)
+    return summarize(model).total
+
+
+def test_rela_adds_what_the_paper_says_to_the_base_model() -> None:
+    sublayers = 18
+    softmax = base_parameters("softmax")
+    assert base_parameters("rela-i") == softmax + sublayers * 512
+    assert base_parameters("rela-g") == softmax + sublayers * 2 * 512
+    assert base_parameters("entmax15") == softmax
+
+
+def test_the_summary_counts_every_part() -> None:
+    layer, feed_forward = 4 * (512 * 512 + 512), 2 * 512 * 2048 + 2048 + 512
+    with torch.device("meta"):
+        model = Transformer(ModelConfig(), source_vocabulary_size=1000, target_vocabulary_size=900)
+    summary = summarize(model)
+    assert summary.parts == {
+        "source embeddings": 1000 * 512,
+        "target embeddings": 900 * 512,
+        "encoder self-attention": 6 * layer,
+        "encoder feed-forward": 6 * feed_forward,
+        "decoder self-attention": 6 * layer,
+        "decoder cross-attention": 6 * layer,
+        "decoder feed-forward": 6 * feed_forward,
+        "layer norms": (6 * 2 + 6 * 3) * 2 * 512,
+        "output": 0,
+    }
+    assert summary.total == sum(parameter.numel() for parameter in model.parameters())
+    assert "tied to the target embeddings" in str(summary)
+    assert f"{summary.total:,}" in str(summary)
+
+
+@pytest.mark.parametrize("tie", ["none", "target", "all"])
+def test_ties_share_one_tensor_and_survive_a_file(tie: str, tmp_path: Path) -> None:
+    config = ModelConfig(
+        dim=16, heads=2, encoder_layers=1, decoder_layers=1, feed_forward_dim=32, tie_embeddings=tie
+    )  # type: ignore[arg-type]
+    model = Transformer(config, source_vocabulary_size=20, target_vocabulary_size=20).eval()
+    assert (model.output_weight is model.target_embedding) == (tie != "none")
+    assert (model.source_embedding is model.target_embedding) == (tie == "all")
+    tables = {"none": 3, "target": 2, "all": 1}[tie]
+    shapes = [tuple(value.shape) for value in model.state_dict().values()]
+    assert shapes.count((20, 16)) == tables
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    other = Transformer(config, source_vocabulary_size=20, target_vocabulary_size=20).eval()
+    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    source, visible = make_source(5, 3, width=5)
+    inputs = (source % 20, visible, make_target(2, 4) % 20)
+    assert torch.equal(other.logits(other(*inputs)), model.logits(model(*inputs)))
+
+
+def test_tying_all_needs_one_vocabulary() -> None:
+    with pytest.raises(ConfigError, match="tie_embeddings"):
+        Transformer(
+            ModelConfig(tie_embeddings="all"), source_vocabulary_size=5, target_vocabulary_size=6
+        )
+
+
+def test_heads_must_divide_the_width() -> None:
+    with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of .* got 7"):
+        Transformer(ModelConfig(heads=7), source_vocabulary_size=5, target_vocabulary_size=6)
+
+
+def test_weights_start_as_in_the_original() -> None:
+    torch.manual_seed(1)
+    model = Transformer(
+        ModelConfig(encoder_layers=1, decoder_layers=1),
+        source_vocabulary_size=400,
+        target_vocabulary_size=400,
+    )
+    assert abs(model.target_embedding.std().item() * math.sqrt(512) - 1.0) < 0.02
+    square, tall = math.sqrt(6.0 / 1024), math.sqrt(6.0 / (512 + 2048))
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0.0).all(), name
+        elif "attention" in name and parameter.dim() == 2:  # fused blocks count as squares
+            assert 0.99 * square < parameter.abs().max().item() <= square, name
+        elif "feed_forward" in name and parameter.dim() == 2:
+            assert 0.99 * tall < parameter.abs().max().item() <= tall, name
+
+
+@pytest.mark.parametrize("attention", MODELS.values(), ids=MODELS)
+def test_observing_sees_every_site_and_changes_nothing(attention: AttentionTypesConfig) -> None:
+    model = make_model(attention)
+    source, visible = make_source(6, 4, width=6)
+    target = make_target(2, 5)
+    seen: dict[Site, tuple[Tensor, Tensor]] = {}
+
+    def observer(site: Site, weights: Tensor, visible: Tensor) -> None:
+        assert site not in seen
+        seen[site] = (weights, visible)
+
+    with torch.no_grad():
+        expected = model(source, visible, target)
+        with observe_attention(model, observer):
+            watched = model(source, visible, target)
+        assert torch.equal(model(source, visible, target), expected)
+    assert torch.equal(watched, expected)
+    queries_keys = {"encoder_self": (6, 6), "decoder_self": (5, 5), "cross": (5, 6)}
+    assert set(seen) == {Site(kind, layer) for kind in queries_keys for layer in (0, 1)}  # type: ignore[arg-type]
+    for site, (weights, mask) in seen.items():
+        assert weights.shape == (2, HEADS, *queries_keys[site.type])
+        hidden = ~mask.expand_as(weights)
+        assert (weights[hidden] == 0.0).all()
+        assert (weights[~hidden] != 0.0).any()
+    assert not seen[Site("decoder_self", 0)][1].expand(2, HEADS, 5, 5)[0, 0, 0, 1]
+    assert not seen[Site("cross", 1)][1].expand(2, HEADS, 5, 6)[1, 0, 0, 4]
+
+
+def test_observers_nest_and_leave_after_an_error() -> None:
+    model = make_model(everywhere(CASES["softmax"]))
+    source, visible = make_source(6, 4, width=6)
+    calls: list[str] = []
+
+    def watch_and_fail() -> None:
+        with observe_attention(model, lambda *_: calls.append("inner")):
+            model.encode(source, visible)
+            raise RuntimeError("enough")
+
+    with observe_attention(model, lambda *_: calls.append("outer")):
+        with pytest.raises(RuntimeError, match="enough"):
+            watch_and_fail()
+        model.encode(source, visible)
+    model.encode(source, visible)
+    assert calls == ["inner", "inner", "outer", "outer"]
+
+
+def test_learned_alphas_are_found_by_site() -> None:
+    model = make_model(MODELS["mixed"])
+    alphas = learned_alphas(model)
+    assert set(alphas) == {Site("decoder_self", 0)}
+    (alpha,) = alphas.values()
+    assert alpha.shape == (HEADS,)
+    assert not alpha.requires_grad
+    assert ((alpha > 1.0) & (alpha <= 2.0)).all()
+    assert learned_alphas(make_model(MODELS["softmax"])) == {}
+
+
+def test_exceptions_by_layer_reach_their_layer() -> None:
+    names = {
+        site: type(a.core.weights).__name__
+        for site, a in make_model(MODELS["mixed"]).attentions().items()
+    }
+    assert names == {
+        Site("encoder_self", 0): "Softmax",
+        Site("encoder_self", 1): "Pointwise",
+        Site("decoder_self", 0): "Entmax",
+        Site("decoder_self", 1): "TopK",
+        Site("cross", 0): "Entmax",
+        Site("cross", 1): "Pointwise",
+    }
+
+
+def test_dropout_is_for_training_only() -> None:
+    model = make_model(MODELS["mixed"])
+    source, visible = make_source(6, 4, width=6)
+    target = make_target(2, 5)
+    assert torch.equal(model(source, visible, target), model(source, visible, target))
+    model.train()
+    assert not torch.equal(model(source, visible, target), model(source, visible, target))
+
+
+def test_positions_are_computed_and_reach_any_length() -> None:
+    model = make_model(MODELS["softmax"])
+    assert not any("table" in name for name in model.state_dict())
+    positions = model.source_input.positions(1500)
+    assert positions.shape == (1500, 32)
+    torch.testing.assert_close(
+        positions[1499, 0], torch.tensor(1499.0, dtype=torch.float64).sin().float()
+    )
+    torch.testing.assert_close(positions[:, 16], torch.arange(1500).double().cos().float())
+    source = torch.full((1, 600), 4)
+    assert model.encode(source, torch.ones(1, 600, dtype=torch.bool)).isfinite().all()
