@@ -154,6 +154,7 @@ def test_wide_beam_is_exhaustive_search(
         assert one.score == pytest.approx(other.score, abs=1e-5)
 
 
+@settings(max_examples=100)
 @given(seed=st.integers(0, 10_000), power=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 2.0]))
 def test_early_stop_is_exact(seed: int, power: float) -> None:
     """Asking for as many results as the beam holds delays the stop; the best stays the best."""
@@ -190,6 +191,7 @@ def test_a_later_hypothesis_can_still_win() -> None:
     assert best.tokens == (2, 2)
 
 
+@settings(max_examples=60)
 @given(
     seeds=st.lists(st.integers(0, 10_000), min_size=1, max_size=6),
     beam=st.integers(1, 5),

@@ -1,0 +1,106 @@
+"""Attention weights in a file: .npz for numpy, or JSON lines for everything else.
+
+For the output line n (from 1; the lines of an n-best list count one by one) an .npz file holds
+`cross/n`, float32 [layers, heads, target positions, source positions], and the pieces of both sides
+as `source/n` and `target/n`, the end token last. A .jsonl file has an object a line with the keys
+line, source, target and cross (nested lists of the same shape). Blank lines have empty arrays.
+"""
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt.data.text import LineWriter
+from nmt.decoding.alignment import Attention
+from nmt.errors import StorageError, UserError
+
+DIGITS = 6  # decimals in JSON
+
+
+class NumpyAttention:
+    """An .npz file that appears whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+    def __enter__(self) -> Self:
+        try:
+            self.archive = zipfile.ZipFile(self.temporary, "w", zipfile.ZIP_DEFLATED)
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be written ({error.strerror})") from error
+        return self
+
+    def write(self, number: int, attention: Attention) -> None:
+        """Add the arrays of one output line."""
+        self._add(f"cross/{number}", attention.cross)
+        self._add(f"source/{number}", np.array(attention.source, dtype=np.str_))
+        self._add(f"target/{number}", np.array(attention.target, dtype=np.str_))
+
+    def _add(self, name: str, array: npt.NDArray[np.generic]) -> None:
+        with self.archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array(member, array, allow_pickle=False)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.archive.close()
+            if kind is None:
+                with open(self.temporary, "rb") as file:
+                    os.fsync(file.fileno())
+                os.replace(self.temporary, self.path)
+        finally:
+            self.temporary.unlink(missing_ok=True)
+
+
+class JsonAttention:
+    """A .jsonl file that appears whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.writer = LineWriter(path)
+
+    def __enter__(self) -> Self:
+        self.writer.__enter__()
+        return self
+
+    def write(self, number: int, attention: Attention) -> None:
+        """Add one output line."""
+        rounded = np.round(attention.cross.astype(np.float64), DIGITS).tolist()
+        self.writer.write(
+            json.dumps(
+                {
+                    "line": number,
+                    "source": attention.source,
+                    "target": attention.target,
+                    "cross": rounded,
+                },
+                ensure_ascii=False,
+            )
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.writer.__exit__(kind, error, traceback)
+
+
+def attention_writer(path: Path) -> NumpyAttention | JsonAttention:
+    """The writer that a file's name asks for."""
+    if path.suffix == ".npz":
+        return NumpyAttention(path)
+    if path.suffix == ".jsonl":
+        return JsonAttention(path)
+    raise UserError(f"--attention: expected a name in .npz or .jsonl, got {path}")

@@ -1,0 +1,159 @@
+"""One model or several that translate together, as the step function that search asks.
+
+Shapes: B sentences, K hypotheses of a sentence, S source and T target positions, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nmt.data.codec import Codec
+from nmt.data.vocabulary import BOS, PAD
+from nmt.errors import DataError
+from nmt.model.cache import DecoderCache
+from nmt.model.transformer import Transformer
+
+# Source lengths are padded to a multiple of this: attention over keys gives the same bits with more
+# padding only then.
+LENGTH_MULTIPLE = 16
+
+# Rows of a matrix product (sentences x beam) are kept at a multiple of this, for the same reason:
+# products of 1 to 3 rows (with several threads also 5 to 7 and 9 to 11) take another path in MKL.
+ROW_MULTIPLE = 4
+
+# And torch multiplies matrices of fewer than so many element products in yet another way; with
+# small heads the source is padded until the scores of a beam are beyond that.
+SMALL_PRODUCT = 400
+
+LOGIT_ROWS = 512  # positions whose logits are held at a time while scoring
+
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model of an ensemble with its codec and its output layer, [..., D] to [..., V]."""
+
+    model: Transformer
+    codec: Codec
+    logits: Callable[[Tensor], Tensor]
+
+
+def check_same_target(members: Sequence[Member], names: Sequence[str]) -> None:
+    """Complain of models whose outputs do not mean the same."""
+    first = members[0].codec.target
+    for member, name in zip(members, names, strict=True):
+        if member.codec.target.vocabulary != first.vocabulary:
+            raise DataError(
+                f"{name}: expected the target vocabulary of {names[0]}, got another one; the "
+                "models of an ensemble must have been trained with the same prepared data"
+            )
+
+
+def round_up(number: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-number // multiple) * multiple
+
+
+def pad(
+    sentences: Sequence[Ids], *, multiple: int, device: torch.device | str, least: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Sentences as [B, S] filled up with PAD to a multiple of positions, and where they are."""
+    length = round_up(max(least, *map(len, sentences)), multiple)
+    ids = torch.full((len(sentences), length), PAD)
+    for row, sentence in enumerate(sentences):
+        ids[row, : len(sentence)] = torch.tensor(sentence, dtype=torch.int64)
+    lengths = torch.tensor([len(sentence) for sentence in sentences])
+    visible = torch.arange(length) < lengths[:, None]
+    return ids.to(device), visible.to(device)
+
+
+class EnsembleStep:
+    """The step function of a batch: one model's logits, or the log of the mean probability."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        sources: Sequence[Sequence[Ids]],
+        *,
+        beam: int,
+        max_length: int,
+        multiple: int,
+        device: torch.device | str,
+    ) -> None:
+        """`sources` has the B sentences (with EOS) as each member's codec encodes them."""
+        self.members = members
+        self.caches: list[DecoderCache] = []
+        for member, sentences in zip(members, sources, strict=True):
+            config = member.model.config
+            products = config.dim // config.heads * beam
+            least = 1 if multiple == 1 else math.ceil(SMALL_PRODUCT / products)
+            source, visible = pad(sentences, multiple=multiple, device=device, least=least)
+            memory = member.model.encode(source, visible)
+            # One position more than the longest output: the start token is read, too.
+            cache = member.model.start(memory, visible, beam=beam, max_length=max_length + 1)
+            self.caches.append(cache)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Logits [B, K, V] after tokens [B, K]."""
+        outputs = [
+            member.logits(member.model.step(tokens, cache)).float()
+            for member, cache in zip(self.members, self.caches, strict=True)
+        ]
+        return outputs[0] if len(outputs) == 1 else mean_probability(outputs)
+
+    def reorder(self, parents: Tensor) -> None:
+        """Continue the old hypotheses parents [B, K]."""
+        for cache in self.caches:
+            cache.reorder(parents)
+
+    def select(self, sentences: Tensor) -> None:
+        """Keep these sentences [B']."""
+        for cache in self.caches:
+            cache.select(sentences)
+
+
+def mean_probability(outputs: Sequence[Tensor]) -> Tensor:
+    """The log of the mean of the models' probabilities, [..., V] for logits [..., V] of each."""
+    total = outputs[0].log_softmax(dim=-1)
+    for logits in outputs[1:]:
+        total = torch.logaddexp(total, logits.log_softmax(dim=-1))
+    return total - math.log(len(outputs))
+
+
+def target_log_probabilities(
+    members: Sequence[Member],
+    sources: Sequence[Sequence[Ids]],
+    targets: Sequence[Ids],
+    *,
+    multiple: int,
+    device: torch.device | str,
+) -> Tensor:
+    """[B, T] log probability of every token of the targets (with EOS), 0 in the padding."""
+    output, target_visible = pad(targets, multiple=multiple, device=device)
+    start = output.new_full((len(targets), 1), BOS)
+    target_input = torch.cat([start, output[:, :-1]], dim=1)
+    total: Tensor | None = None
+    for member, sentences in zip(members, sources, strict=True):
+        source, visible = pad(sentences, multiple=multiple, device=device)
+        hidden = member.model(source, visible, target_input)
+        chosen = chosen_log_probabilities(member, hidden, output)
+        total = chosen if total is None else torch.logaddexp(total, chosen)
+    assert total is not None
+    return (total - math.log(len(members))).masked_fill(~target_visible, 0.0)
+
+
+def chosen_log_probabilities(member: Member, hidden: Tensor, output: Tensor) -> Tensor:
+    """[B, T] log probability of output [B, T]; the logits of all positions never exist at once."""
+    parts = []
+    for states, tokens in zip(
+        torch.split(hidden.flatten(0, 1), LOGIT_ROWS),
+        torch.split(output.flatten(), LOGIT_ROWS),
+        strict=True,
+    ):
+        logits = member.logits(states).float()
+        parts.append(logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1))
+    return torch.cat(parts).view(output.shape)

@@ -1,0 +1,79 @@
+"""Linear layers made quick for CPU decoding: weights packed once, in float32 or in 8 bits.
+
+Search multiplies few rows (sentences x beam) with the same matrices again and again. MKL, behind
+torch's ordinary linear layer, is slow for few rows, and its results for 1 to 3 rows (up to 11 with
+several threads) differ in the last bit from those of many rows. oneDNN with weights laid out once
+is quicker at every size and gives a row the same bits whatever the rows around it. Products of
+8-bit integers are exact, and every row has its own scale: no dependence on the batch there either.
+"""
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from nmt.model.transformer import Transformer
+
+LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric
+
+
+class PackedLinear(nn.Module):
+    """A linear layer in float32 whose weight has been laid out for oneDNN."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        with warnings.catch_warnings():  # of an opaque layout that is still to come
+            warnings.simplefilter("ignore")
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+        self.bias = None if bias is None else bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., out] for x [..., in]."""
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, self.weight, self.bias, "none", [], ""
+        )
+        return result
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with 8-bit weights, one scale an output; rows of the input get their own."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        weight = weight.detach()
+        self.scales = (weight.abs().amax(dim=1) / LARGEST).clamp(min=torch.finfo().tiny)
+        quantized = (weight / self.scales[:, None]).round().to(torch.int8)
+        self.weight = quantized.t().contiguous()  # [in, out]
+        self.bias = None if bias is None else bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., out] for x [..., in]."""
+        rows = x.reshape(-1, x.shape[-1])
+        scales = (rows.abs().amax(dim=1, keepdim=True) / LARGEST).clamp(min=torch.finfo().tiny)
+        quantized = (rows / scales).round_().to(torch.int8)
+        product = torch._int_mm(quantized, self.weight)
+        result = (product * self.scales).mul_(scales)
+        if self.bias is not None:
+            result += self.bias
+        return result.view(*x.shape[:-1], -1)
+
+
+def can_pack() -> bool:
+    """Whether this build of torch has what `PackedLinear` needs."""
+    return hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch._C._has_mkldnn
+
+
+def pack(model: Transformer, *, int8: bool) -> Callable[[Tensor], Tensor]:
+    """Replace the model's linear layers; returns the packed output layer, [..., D] to [..., V].
+
+    The model is of no use for training afterwards.
+    """
+    if not int8 and not can_pack():
+        return model.logits
+    kind = Int8Linear if int8 else PackedLinear
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(module, name, kind(child.weight, child.bias))
+    return kind(model.output_weight, None)

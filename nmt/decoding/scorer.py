@@ -1,0 +1,62 @@
+"""The log probability that models give to known translations: one pass, no search."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from nmt.decoding.batching import length_batches
+from nmt.decoding.ensemble import (
+    LENGTH_MULTIPLE,
+    Ids,
+    Member,
+    target_log_probabilities,
+)
+from nmt.decoding.search import length_penalty
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """How probable a target is, given its source."""
+
+    tokens: tuple[float, ...]  # log probability of each subword, the end token last
+    num_dropped: int = 0  # subwords cut off at the end of an over-long source
+
+    @property
+    def log_probability(self) -> float:
+        """Of the whole target."""
+        return sum(self.tokens)
+
+    def score(self, power: float) -> float:
+        """What search would have reported with this length penalty."""
+        return self.log_probability / float(length_penalty(len(self.tokens), power))
+
+
+@torch.inference_mode()
+def score(
+    members: Sequence[Member],
+    sources: Sequence[Sequence[Ids]],
+    targets: Sequence[Ids],
+    *,
+    batch_tokens: int,
+    device: torch.device | str = "cpu",
+) -> list[PairScore]:
+    """Scores in the order of the pairs; sources[i] holds pair i for each member, all with EOS.
+
+    The models have to be in evaluation mode.
+    """
+    lengths = [
+        max(len(target), *map(len, source)) for source, target in zip(sources, targets, strict=True)
+    ]
+    results: dict[int, PairScore] = {}
+    for batch in length_batches(lengths, batch_tokens=batch_tokens, multiple=LENGTH_MULTIPLE):
+        rows = target_log_probabilities(
+            members,
+            [[sources[pair][index] for pair in batch] for index in range(len(members))],
+            [targets[pair] for pair in batch],
+            multiple=LENGTH_MULTIPLE,
+            device=device,
+        ).tolist()
+        for pair, row in zip(batch, rows, strict=True):
+            results[pair] = PairScore(tuple(row[: len(targets[pair])]))
+    return [results[pair] for pair in range(len(targets))]

@@ -1,0 +1,127 @@
+"""Lines as they arrive: what is there is translated, and nobody waits for the end of the input."""
+
+import os
+import select
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, TypeVar, cast
+
+from nmt.data.text import MAX_BYTES, BadLine, describe, read_lines, read_stream
+from nmt.errors import DataError
+
+CHUNK = 1 << 16
+FIRST_WINDOW = 32  # lines; small, so that the first answers come soon
+LARGEST_WINDOW = 4096  # lines; sorting more of them by length gains little
+
+Item = TypeVar("Item")
+
+
+class ArrivingInput:
+    """Lines of a pipe or terminal, and whether the next one is there already."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.buffer = bytearray()
+        self.ended = False
+
+    def readline(self, limit: int) -> bytes:
+        """The next line with its LF, at most `limit` bytes; empty at the end of the input."""
+        searched = 0
+        while True:
+            end = self.buffer.find(b"\n", searched, limit)
+            if end >= 0 or len(self.buffer) >= limit or self.ended:
+                size = end + 1 if end >= 0 else min(limit, len(self.buffer))
+                line = bytes(self.buffer[:size])
+                del self.buffer[:size]
+                return line
+            searched = len(self.buffer)
+            self._fill()
+
+    def ready(self) -> bool:
+        """Whether `readline` would return without waiting."""
+        searched = 0
+        while not self.ended and len(self.buffer) <= MAX_BYTES:
+            if self.buffer.find(b"\n", searched) >= 0:
+                return True
+            searched = len(self.buffer)
+            if not select.select([self.descriptor], [], [], 0)[0]:
+                return False
+            self._fill()
+        return True
+
+    def _fill(self) -> None:
+        chunk = os.read(self.descriptor, CHUNK)
+        self.buffer += chunk
+        self.ended = not chunk
+
+
+def open_lines(path: Path | None) -> tuple[Iterator[str], Callable[[], bool]]:
+    """The lines of a file or (None) standard input, and whether the next one is there already."""
+    name = Path("standard input") if path is None else path
+    if path is not None and not is_stream(path):
+        return _strict(read_lines(path), name), always
+    if path is None:
+        try:
+            descriptor = sys.stdin.fileno()
+        except (OSError, ValueError):  # no real file behind it, as in a notebook
+            return _strict(read_stream(sys.stdin.buffer, str(name)), name), always
+    else:
+        descriptor = os.open(path, os.O_RDONLY)
+    arriving = ArrivingInput(descriptor)
+    return _strict(read_stream(cast(BinaryIO, arriving), str(name)), name), arriving.ready
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is a pipe or a terminal, of which lines arrive one by one."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def always() -> bool:
+    """For files, which never make one wait."""
+    return True
+
+
+def _strict(lines: Iterable[str | BadLine], name: Path) -> Iterator[str]:
+    for line in lines:
+        if isinstance(line, BadLine):
+            raise DataError(describe(name, line, max_bytes=MAX_BYTES))
+        yield line
+
+
+def windows(
+    items: Iterator[Item], ready: Callable[[], bool], *, size: int | None = None
+) -> Iterator[list[Item]]:
+    """Items in groups that are worked on together.
+
+    With a size every group but the last has that many. Without, a group ends when the next item
+    would have to be waited for, and groups grow from FIRST_WINDOW to LARGEST_WINDOW.
+    """
+    largest = FIRST_WINDOW if size is None else size
+    group: list[Item] = []
+    for item in items:
+        group.append(item)
+        if len(group) >= largest or (size is None and not ready()):
+            yield group
+            group = []
+            if size is None:
+                largest = min(2 * largest, LARGEST_WINDOW)
+    if group:
+        yield group
+
+
+def in_order(results: Iterable[tuple[int, Item]]) -> Iterator[Item]:
+    """Results by their position, each as soon as all before it are there."""
+    waiting: dict[int, Item] = {}
+    position = 0
+    for number, result in results:
+        waiting[number] = result
+        while position in waiting:
+            yield waiting.pop(position)
+            position += 1
+    assert not waiting

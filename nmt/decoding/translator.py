@@ -1,0 +1,407 @@
+"""Translate text with one model or several: the Python interface.
+
+translator = Translator.load("runs/demo")
+translator.translate(["the old man sees a dog ."])
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from nmt.checkpoint.model_directory import ModelDirectory, find_model
+from nmt.config.config import DecodeConfig
+from nmt.data.codec import Codec
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
+from nmt.decoding.alignment import (
+    AlignmentHead,
+    Attention,
+    Links,
+    check_head,
+    cross_attention,
+    link_words,
+)
+from nmt.decoding.batching import length_batches
+from nmt.decoding.choices import Sampling
+from nmt.decoding.ensemble import EnsembleStep, Member, check_same_target
+from nmt.decoding.packing import pack
+from nmt.decoding.scorer import PairScore, score
+from nmt.decoding.search import Hypothesis, SearchOptions, search
+from nmt.decoding.translation import Line, Options, Translation
+from nmt.errors import UserError
+from nmt.model.transformer import Transformer
+
+__all__ = ["Line", "Options", "Translation", "Translator"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    """A line as numbers: one source for each member, all with EOS."""
+
+    line: Line
+    sources: tuple[list[int], ...]
+    prefix: list[int]
+    num_dropped: int
+
+    @property
+    def length(self) -> int:
+        return max(len(source) for source in self.sources)
+
+
+class Translator:
+    """Models that translate lines of raw text."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        options: Options,
+        *,
+        max_source_length: int | None,
+        device: torch.device | str,
+    ) -> None:
+        self.members = members
+        self.options = options
+        self.max_source_length = max_source_length
+        self.device = device
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path | Sequence[str | Path],
+        *,
+        device: str = "auto",
+        int8: bool = False,
+        threads: int | None = None,
+    ) -> Self:
+        """The models of one or several (an ensemble) model or run directories.
+
+        `int8` uses 8-bit weights (CPU only); `threads` sets torch's threads for the process.
+        """
+        if threads is not None:
+            torch.set_num_threads(threads)
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if int8 and device != "cpu":
+            raise UserError(f"8-bit weights are for the CPU, got device {device}")
+        paths = [model] if isinstance(model, str | Path) else list(model)
+        assert paths, "expected at least one model directory"
+        loaded = [ModelDirectory.load(find_model(Path(path))) for path in paths]
+        members = []
+        for one in loaded:
+            transformer = one.model.to(device).eval()
+            quick = device == "cpu"
+            logits = pack(transformer, int8=int8) if quick else transformer.logits
+            members.append(Member(transformer, one.codec, logits))
+        check_same_target(members, [str(path) for path in paths])
+        return cls(
+            members,
+            Options.of(loaded[0].config.decode),
+            max_source_length=min(one.config.data.max_length for one in loaded),
+            device=device,
+        )
+
+    @classmethod
+    def from_model(
+        cls,
+        model: Transformer,
+        codec: Codec,
+        decode_config: DecodeConfig,
+        *,
+        max_source_length: int | None = None,
+    ) -> Self:
+        """A translator for a model in memory, which is left as it is: for use while training."""
+        return cls(
+            [Member(model, codec, model.logits)],
+            Options.of(decode_config),
+            max_source_length=max_source_length,
+            device=model.target_embedding.device,
+        )
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam: int | None = None,
+        nbest: int = 1,
+        length_penalty: float | None = None,
+        batch_tokens: int | None = None,
+        min_length: int = 0,
+        max_length: int | None = None,
+        sampling: Sampling | None = None,
+        prefixes: Sequence[str] | None = None,
+        alignments: bool | AlignmentHead = False,
+        attention: bool = False,
+        fast: bool = False,
+    ) -> list[Translation]:
+        """A translation for each line, in order; the defaults are the model's own.
+
+        A blank line gives an empty one. A source longer than the model was trained for is cut
+        (`num_dropped`); a line for which the model computes only NaN is `failed`.
+        """
+        default = self.options
+        head = AlignmentHead() if alignments is True else alignments or None
+        options = replace(
+            default,
+            beam=default.beam if beam is None else beam,
+            nbest=nbest,
+            length_penalty=default.length_penalty if length_penalty is None else length_penalty,
+            batch_tokens=default.batch_tokens if batch_tokens is None else batch_tokens,
+            min_length=min_length,
+            max_length=max_length,
+            sampling=sampling,
+            alignment=head,
+            attention=attention,
+            fast=fast,
+        )
+        prefixes = prefixes or [""] * len(texts)
+        lines = [
+            Line(number, text, prefix)
+            for number, (text, prefix) in enumerate(zip(texts, prefixes, strict=True))
+        ]
+        found = dict(self.translate_lines(lines, options))
+        return [found[position] for position in range(len(lines))]
+
+    def translate_lines(
+        self, lines: Sequence[Line], options: Options
+    ) -> Iterator[tuple[int, Translation]]:
+        """The position of each line and its translation, batch by batch, longest sources first."""
+        if options.alignment is not None:
+            check_head(self.members[0], options.alignment)
+        sentences: dict[int, _Sentence] = {}
+        for position, line in enumerate(lines):
+            sentence = self._encode(line)
+            if sentence.length > 1:
+                sentences[position] = sentence
+            else:
+                yield position, self._blank(options)
+        positions = list(sentences)
+        batches = length_batches(
+            [sentences[position].length for position in positions],
+            batch_tokens=options.batch_tokens,
+            multiple=options.length_multiple,
+        )
+        for batch in batches:
+            chosen = [positions[index] for index in batch]
+            with torch.inference_mode(), evaluating(self.members):
+                translations = self._translate_batch([sentences[p] for p in chosen], options)
+            yield from zip(chosen, translations, strict=True)
+
+    def score_pairs(
+        self, sources: Sequence[str], targets: Sequence[str], *, batch_tokens: int | None = None
+    ) -> list[PairScore]:
+        """The log probability of each target given its source."""
+        encoded = [self._encode(Line(0, source)) for source in sources]
+        with torch.inference_mode(), evaluating(self.members):
+            scores = score(
+                self.members,
+                [sentence.sources for sentence in encoded],
+                [self.members[0].codec.target.encode(target) for target in targets],
+                batch_tokens=batch_tokens or self.options.batch_tokens,
+                device=self.device,
+            )
+        return [
+            replace(pair, num_dropped=sentence.num_dropped)
+            for pair, sentence in zip(scores, encoded, strict=True)
+        ]
+
+    def _encode(self, line: Line) -> _Sentence:
+        """A line as numbers, cut to what the model was trained for; blank ones are only EOS."""
+        limit = self.max_source_length
+        sources: list[list[int]] = []
+        num_dropped = 0
+        for member in self.members:
+            ids = member.codec.source.encode(line.text) if line.text.strip() else [EOS]
+            if limit is not None and len(ids) - 1 > limit:
+                num_dropped = max(num_dropped, len(ids) - 1 - limit)
+                ids = [*ids[:limit], EOS]
+            sources.append(ids)
+        prefix = self.members[0].codec.target.encode(line.prefix)[:-1] if line.prefix else []
+        return _Sentence(line, tuple(sources), prefix, num_dropped)
+
+    def _blank(self, options: Options) -> Translation:
+        """The empty translation of a line without words."""
+        attention = None
+        if options.attention:
+            config = self.members[0].model.config
+            shape = (config.decoder_layers, config.heads, 0, 0)
+            attention = Attention((), (), torch.zeros(shape).numpy())
+        links = None if options.alignment is None else ()
+        blank = Translation("", alignment=links, attention=attention)
+        return replace(blank, nbest=(blank,) * options.nbest) if options.nbest > 1 else blank
+
+    def _translate_batch(self, batch: Sequence[_Sentence], options: Options) -> list[Translation]:
+        """Translate sentences together, or by halves when memory does not suffice."""
+        try:
+            found = self._search(batch, options)
+            return self._translations(batch, found, options)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        if len(batch) == 1:
+            logger.warning("line %d: not enough memory to translate it", batch[0].line.number + 1)
+            return self._translations(batch, [[]], options)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        half = len(batch) // 2
+        return [
+            *self._translate_batch(batch[:half], options),
+            *self._translate_batch(batch[half:], options),
+        ]
+
+    def _search(self, batch: Sequence[_Sentence], options: Options) -> list[list[Hypothesis]]:
+        """The best hypotheses of each sentence."""
+        num_padding = 0
+        while (len(batch) + num_padding) * options.width % options.row_multiple:
+            num_padding += 1
+        padded = [*batch, *[batch[-1]] * num_padding]
+        limits = [max_output_length(sentence, options) for sentence in padded]
+        step = EnsembleStep(
+            self.members,
+            [
+                [sentence.sources[index] for sentence in padded]
+                for index in range(len(self.members))
+            ],
+            beam=options.width,
+            max_length=max(limits),
+            multiple=options.length_multiple,
+            device=self.device,
+        )
+        return search(
+            step,
+            SearchOptions(
+                start_token=BOS,
+                end_token=EOS,
+                beam=options.width,
+                nbest=options.nbest,
+                length_penalty=options.length_penalty,
+                min_length=options.min_length,
+                never=(PAD, BOS, UNK),
+                sampling=options.sampling,
+                row_multiple=options.row_multiple,
+            ),
+            max_lengths=limits,
+            prefixes=[sentence.prefix for sentence in padded],
+            seeds=[sentence.line.number for sentence in padded],
+            num_padding=num_padding,
+            device=self.device,
+        )
+
+    def _translations(
+        self,
+        batch: Sequence[_Sentence],
+        found: Sequence[Sequence[Hypothesis]],
+        options: Options,
+    ) -> list[Translation]:
+        """The text of what search found, with alignments and attention when they are wanted."""
+        flat = [
+            (sentence, hypothesis)
+            for sentence, hypotheses in zip(batch, found, strict=True)
+            for hypothesis in hypotheses
+        ]
+        described = iter(self._describe(flat, options))
+        translations = []
+        for sentence, hypotheses in zip(batch, found, strict=True):
+            nbest = tuple(next(described) for _ in hypotheses)
+            failed = replace(self._blank(options), score=float("nan"), failed=True, nbest=())
+            best = replace(nbest[0] if nbest else failed, num_dropped=sentence.num_dropped)
+            translations.append(replace(best, nbest=nbest) if options.nbest > 1 else best)
+        return translations
+
+    def _describe(
+        self, flat: Sequence[tuple[_Sentence, Hypothesis]], options: Options
+    ) -> list[Translation]:
+        """A translation for each pair of sentence and hypothesis."""
+        target = self.members[0].codec.target
+        plain = [
+            Translation(
+                text=target.decode(hypothesis.tokens).replace("\n", " "),
+                score=hypothesis.score,
+                log_probability=hypothesis.log_probability,
+                ids=hypothesis.tokens,
+            )
+            for _, hypothesis in flat
+        ]
+        if not flat or (options.alignment is None and not options.attention):
+            return plain
+        weights = cross_attention(
+            self.members[0],
+            [sentence.sources[0] for sentence, _ in flat],
+            [[*hypothesis.tokens, EOS] for _, hypothesis in flat],
+            multiple=options.length_multiple,
+            device=self.device,
+        )
+        return [
+            replace(
+                translation,
+                alignment=self._links(sentence, hypothesis, matrix, options.alignment),
+                attention=self._attention(sentence, hypothesis, matrix)
+                if options.attention
+                else None,
+            )
+            for translation, (sentence, hypothesis), matrix in zip(
+                plain, flat, weights, strict=True
+            )
+        ]
+
+    def _links(
+        self,
+        sentence: _Sentence,
+        hypothesis: Hypothesis,
+        weights: torch.Tensor,
+        head: AlignmentHead | None,
+    ) -> Links | None:
+        """The word alignment of one output, if one is wanted."""
+        if head is None:
+            return None
+        codec = self.members[0].codec
+        source_words = codec.source.segment(sentence.line.text).word_of_piece
+        return link_words(
+            weights,
+            head,
+            source_words=source_words[: len(sentence.sources[0]) - 1],
+            target_words=codec.target.segment_ids(hypothesis.tokens).word_of_piece,
+        )
+
+    def _attention(
+        self, sentence: _Sentence, hypothesis: Hypothesis, weights: torch.Tensor
+    ) -> Attention:
+        """The attention of one output with the pieces it belongs to."""
+        codec = self.members[0].codec
+        return Attention(
+            tuple(map(codec.source.vocabulary.piece, sentence.sources[0])),
+            tuple(map(codec.target.vocabulary.piece, [*hypothesis.tokens, EOS])),
+            weights.numpy(),
+        )
+
+
+def max_output_length(sentence: _Sentence, options: Options) -> int:
+    """Output subwords, without the end token, that a sentence may have at most."""
+    source = len(sentence.sources[0]) - 1
+    limit = int(options.max_length_ratio * source + options.max_length_extra)
+    return limit if options.max_length is None else min(limit, options.max_length)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a smaller batch might do; torch says so in several ways."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(
+        error
+    )
+
+
+@contextlib.contextmanager
+def evaluating(members: Sequence[Member]) -> Iterator[None]:
+    """The models without dropout; afterwards they are as they were."""
+    training = [member for member in members if member.model.training]
+    for member in training:
+        member.model.eval()
+    try:
+        yield
+    finally:
+        for member in training:
+            member.model.train()

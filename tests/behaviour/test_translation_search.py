@@ -1,0 +1,350 @@
+"""Translating with real models: neighbours, caches and ensembles change nothing they should not."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from translation_models import (
+    KINDS,
+    make_codec,
+    make_config,
+    make_model,
+    random_lines,
+    trained_model,
+)
+
+from nmt.data.codec import Codec
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
+from nmt.decoding.choices import Sampling
+from nmt.decoding.ensemble import EnsembleStep, Member, pad
+from nmt.decoding.packing import pack
+from nmt.decoding.search import SearchOptions, search
+from nmt.decoding.translator import Translation, Translator
+from nmt.model.transformer import Transformer
+
+LIMIT = 12
+LINES = random_lines(24, seed=5, longest=20)
+
+
+def translator(kind: str = "softmax", *, seed: int = 1, weights: str = "plain") -> Translator:
+    """A new translator: softmax models have learned something, the others are random."""
+    if kind == "softmax":
+        config, codec, model = copy.deepcopy(trained_model())
+    else:
+        config = make_config(kind)
+        codec = make_codec(config)
+        model = make_model(config, codec, seed=seed)
+    made = Translator.from_model(model, codec, config.decode)
+    if weights != "plain":
+        made.members = [Member(model, codec, pack(model, int8=weights == "int8"))]
+    return made
+
+
+def exact(translations: list[Translation]) -> list[tuple[tuple[int, ...], float, str]]:
+    """What must not change by a bit."""
+    return [(one.ids, one.score, one.text) for one in translations]
+
+
+def test_the_small_models_are_worth_testing() -> None:
+    """Outputs differ between sentences, and most end before the maximum."""
+    found = translator().translate(LINES, max_length=LIMIT)
+    assert len({one.ids for one in found}) > len(LINES) / 2
+    assert len({len(one.ids) for one in found}) > 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_size_and_neighbours_change_no_bit(kind: str) -> None:
+    one = translator(kind, weights="packed")
+    lines = LINES[:14]
+    alone = [one.translate([line], max_length=LIMIT)[0] for line in lines]
+    for sentences in (2, 3, 7, 16, 64):
+        order = torch.randperm(
+            len(lines), generator=torch.Generator().manual_seed(sentences)
+        ).tolist()
+        found = one.translate(
+            [lines[position] for position in order],
+            max_length=LIMIT,
+            batch_tokens=32 * sentences,
+        )
+        assert exact(found) == exact([alone[position] for position in order])
+
+
+@pytest.mark.parametrize("weights", ["plain", "packed", "int8"])
+@pytest.mark.parametrize("beam", [1, 3, 4, 5])
+def test_batch_size_changes_no_bit_for_any_beam(weights: str, beam: int) -> None:
+    one = translator(weights=weights)
+    lines = LINES[:10]
+    alone = [one.translate([line], max_length=LIMIT, beam=beam)[0] for line in lines]
+    for batch_tokens in (96, 4096):
+        found = one.translate(lines, max_length=LIMIT, beam=beam, batch_tokens=batch_tokens)
+        assert exact(found) == exact(alone)
+
+
+def test_samples_do_not_depend_on_the_batch() -> None:
+    one = translator()
+    chosen = Sampling(temperature=1.5, top_k=10, seed=7)
+    found = one.translate(LINES, max_length=LIMIT, sampling=chosen, nbest=2)
+    small = one.translate(LINES, max_length=LIMIT, sampling=chosen, nbest=2, batch_tokens=64)
+    assert [exact(list(x.nbest)) for x in found] == [exact(list(x.nbest)) for x in small]
+    other = one.translate(LINES, max_length=LIMIT, sampling=replace(chosen, seed=8), nbest=2)
+    assert exact(found) != exact(other)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "rela-g"])
+def test_fast_is_as_good_to_rounding(kind: str) -> None:
+    one = translator(kind)
+    found = one.translate(LINES, max_length=LIMIT)
+    fast = one.translate(LINES, max_length=LIMIT, fast=True)
+    for x, y in zip(found, fast, strict=True):
+        assert x.score == pytest.approx(y.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_search_takes_the_best_token_of_the_uncached_model(kind: str) -> None:
+    one = translator(kind)
+    member = one.members[0]
+    for line in LINES[:4]:
+        [found] = one.translate([line], beam=1, max_length=LIMIT)
+        source, visible = pad([member.codec.source.encode(line)], multiple=1, device="cpu")
+        tokens = [BOS]
+        with torch.no_grad():
+            while tokens[-1] != EOS and len(tokens) <= LIMIT:
+                hidden = member.model(source, visible, torch.tensor([tokens]))
+                logits = member.model.logits(hidden)[0, -1]
+                logits[[PAD, BOS, UNK]] = -math.inf
+                tokens.append(int(logits.argmax()))
+        assert found.ids == tuple(token for token in tokens[1:] if token != EOS)
+
+
+class Uncached:
+    """The step function that reads the whole output again for every token."""
+
+    def __init__(self, model: Transformer, source: Tensor, visible: Tensor, beam: int) -> None:
+        self.model = model
+        self.visible = visible.repeat_interleave(beam, 0)
+        self.memory = model.encode(source, visible).repeat_interleave(beam, 0)
+        self.beam = beam
+        self.tokens: Tensor | None = None
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        new = tokens.reshape(-1, 1)
+        self.tokens = new if self.tokens is None else torch.cat([self.tokens, new], dim=1)
+        hidden = self.model.decode(self.tokens, self.memory, self.visible)[:, -1]
+        return self.model.logits(hidden).view(*tokens.shape, -1)
+
+    def reorder(self, parents: Tensor) -> None:
+        assert self.tokens is not None
+        first = torch.arange(len(parents))[:, None] * self.beam
+        self.tokens = self.tokens[(parents + first).flatten()]
+
+    def select(self, sentences: Tensor) -> None:
+        rows = (sentences[:, None] * self.beam + torch.arange(self.beam)).flatten()
+        assert self.tokens is not None
+        self.tokens, self.memory, self.visible = (
+            part[rows] for part in (self.tokens, self.memory, self.visible)
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_decoding_is_uncached_decoding(kind: str) -> None:
+    member = translator(kind).members[0]
+    beam = 4
+    options = SearchOptions(BOS, EOS, beam=beam, nbest=2, never=(PAD, BOS, UNK))
+    sources = [member.codec.source.encode(line) for line in LINES[:6]]
+    source, visible = pad(sources, multiple=1, device="cpu")
+    with torch.inference_mode():
+        uncached = search(
+            Uncached(member.model, source, visible, beam), options, max_lengths=[8] * 6
+        )
+        step = EnsembleStep([member], [sources], beam=beam, max_length=8, multiple=16, device="cpu")
+        cached = search(step, options, max_lengths=[8] * 6)
+    for one, other in zip(cached, uncached, strict=True):
+        assert [x.tokens for x in one] == [x.tokens for x in other]
+        for x, y in zip(one, other, strict=True):
+            assert x.score == pytest.approx(y.score, abs=1e-5)
+
+
+def rescored(one: Translator, lines: list[str], found: list[Translation]) -> list[float]:
+    """Log probabilities of outputs by one teacher-forced pass."""
+    return [pair.log_probability for pair in one.score_pairs(lines, [x.text for x in found])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_of_search_are_those_of_the_scorer(kind: str) -> None:
+    one = translator(kind)
+    found = one.translate(LINES, max_length=LIMIT)
+    assert rescored(one, LINES, found) == pytest.approx(
+        [x.log_probability for x in found], abs=1e-5, rel=1e-5
+    )
+    for pair, x in zip(one.score_pairs(LINES, [x.text for x in found]), found, strict=True):
+        assert pair.score(0.6) == pytest.approx(x.score, abs=1e-5)
+
+
+def test_wider_beams_find_better_scores() -> None:
+    one = translator()
+    greedy = one.translate(LINES, beam=1, max_length=LIMIT)
+    wide = one.translate(LINES, beam=6, max_length=LIMIT)
+    better = sum(b.score >= a.score - 1e-6 for a, b in zip(greedy, wide, strict=True))
+    assert better >= 0.9 * len(LINES)
+    assert sum(b.score > a.score + 1e-6 for a, b in zip(greedy, wide, strict=True)) > 0
+
+
+def ensemble(*translators: Translator) -> Translator:
+    first = translators[0]
+    return Translator(
+        [one.members[0] for one in translators],
+        first.options,
+        max_source_length=None,
+        device="cpu",
+    )
+
+
+def test_an_ensemble_of_a_model_with_itself_is_the_model() -> None:
+    one = translator()
+    found = one.translate(LINES, max_length=LIMIT)
+    twice = ensemble(one, one).translate(LINES, max_length=LIMIT)
+    assert [x.ids for x in twice] == [x.ids for x in found]
+    assert [x.score for x in twice] == pytest.approx([x.score for x in found], abs=1e-5)
+
+
+def test_an_ensemble_of_different_kinds_averages_probabilities() -> None:
+    one, other = translator("softmax"), translator("rela-g", seed=2)
+    both = ensemble(one, other)
+    found = both.translate(LINES, max_length=LIMIT)
+    assert rescored(both, LINES, found) == pytest.approx(
+        [x.log_probability for x in found], abs=1e-5, rel=1e-5
+    )
+    texts = [x.text for x in found]
+    for line, text, pair in zip(LINES, texts, both.score_pairs(LINES, texts), strict=True):
+        [first], [second] = one.score_pairs([line], [text]), other.score_pairs([line], [text])
+        expected = [
+            math.log((math.exp(a) + math.exp(b)) / 2)
+            for a, b in zip(first.tokens, second.tokens, strict=True)
+        ]
+        assert pair.tokens == pytest.approx(expected, abs=1e-5)
+
+
+def test_ensembles_do_not_depend_on_the_batch() -> None:
+    both = ensemble(translator("softmax"), translator("sparsemax", seed=2))
+    alone = [both.translate([line], max_length=LIMIT)[0] for line in LINES[:8]]
+    assert exact(both.translate(LINES[:8], max_length=LIMIT)) == exact(alone)
+
+
+def poison(model: Transformer, codec: Codec, word: str) -> None:
+    """Make the model compute NaN for every sentence with a word."""
+    number = codec.source.vocabulary.id(word)
+    assert number != UNK
+    with torch.no_grad():
+        model.source_embedding[number] = math.nan
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nan_fails_its_line_only(kind: str) -> None:
+    one = translator(kind)
+    member = one.members[0]
+    clean = [line for line in LINES if "dog" not in line.split(" ")][:4]
+    expected = one.translate(clean, max_length=LIMIT)
+    poison(member.model, member.codec, "dog")
+    found = one.translate([clean[0], "the dog sees", *clean[1:], "dog"], max_length=LIMIT)
+    assert [x.failed for x in found] == [False, True, False, False, False, True]
+    assert found[1].text == ""
+    assert math.isnan(found[1].score)
+    assert exact([found[0], *found[2:5]]) == exact(expected)
+
+
+def test_translating_leaves_a_training_model_as_it_was() -> None:
+    one = translator()
+    model = one.members[0].model.train()
+    expected = translator().translate(LINES[:3], max_length=LIMIT)
+    assert exact(one.translate(LINES[:3], max_length=LIMIT)) == exact(expected)
+    assert all(module.training for module in model.modules())
+    source, visible = pad([[5, 6, EOS]], multiple=1, device="cpu")
+    model(source, visible, torch.tensor([[BOS, 5]])).sum().backward()
+    assert model.target_embedding.grad is not None
+
+
+def test_prefixes_are_kept_and_the_rest_is_free() -> None:
+    one = translator()
+    free = one.translate(LINES[:6], max_length=LIMIT)
+    prefixes = ["", "THE OLD", "CAT", "", "TREE TREE TREE", "A"]
+    found = one.translate(LINES[:6], max_length=LIMIT, prefixes=prefixes)
+    for x, prefix in zip(found, prefixes, strict=True):
+        assert x.text.startswith(prefix)
+    assert exact([found[0], found[3]]) == exact([free[0], free[3]])
+    assert rescored(one, LINES[:6], found) == pytest.approx(
+        [x.log_probability for x in found], abs=1e-5, rel=1e-5
+    )
+
+
+def test_nbest_lists_are_sorted_and_begin_with_the_best() -> None:
+    one = translator()
+    best = one.translate(LINES[:6], max_length=LIMIT, beam=5)
+    found = one.translate(LINES[:6], max_length=LIMIT, beam=5, nbest=5)
+    for x, y in zip(found, best, strict=True):
+        assert x.nbest[0].text == x.text == y.text
+        scores = [other.score for other in x.nbest]
+        assert scores == sorted(scores, reverse=True)
+        assert len({other.ids for other in x.nbest}) == len(x.nbest) > 1
+
+
+def test_minimum_and_maximum_length() -> None:
+    one = translator()
+    assert all(len(x.ids) >= 5 for x in one.translate(LINES, min_length=5, max_length=9))
+    found = one.translate(LINES, max_length=3)
+    assert all(len(x.ids) <= 3 for x in found)
+    assert rescored(one, LINES, found) == pytest.approx(
+        [x.log_probability for x in found], abs=1e-5, rel=1e-5
+    )
+
+
+def test_blank_and_long_lines() -> None:
+    config = make_config(max_length=10)
+    codec = make_codec(config)
+    one = Translator.from_model(
+        make_model(config, codec), codec, config.decode, max_source_length=10
+    )
+    long = " ".join(["the"] * 13)
+    found = one.translate(["", "the cat", "  \t", long, " ".join(["the"] * 10)], max_length=5)
+    assert [x.num_dropped for x in found] == [0, 0, 0, 3, 0]
+    assert found[0].text == found[2].text == ""
+    assert not any(x.failed for x in found)
+    assert found[3].ids == found[4].ids
+
+
+def test_halved_batches_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = translator()
+    expected = one.translate(LINES[:8], max_length=LIMIT)
+    encode = Transformer.encode
+    refused = []
+
+    def small_memory(self: Transformer, source: Tensor, visible: Tensor) -> Tensor:
+        if len(source) > 3:
+            refused.append(len(source))
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
+        return encode(self, source, visible)
+
+    monkeypatch.setattr(Transformer, "encode", small_memory)
+    found = one.translate(LINES[:8], max_length=LIMIT)
+    assert refused
+    assert exact(found) == exact(expected)
+
+
+def test_alignments_and_attention_describe_the_output() -> None:
+    one = translator("rela-g")
+    found = one.translate([*LINES[:6], ""], max_length=LIMIT, alignments=True, attention=True)
+    for line, x in zip(LINES[:6], found, strict=False):
+        assert x.alignment is not None
+        assert x.attention is not None
+        words, outputs = len(line.split(" ")), len(x.text.split(" ")) if x.text else 0
+        assert all(0 <= a < words and 0 <= b < outputs for a, b in x.alignment)
+        assert x.attention.cross.shape == (2, 4, len(x.ids) + 1, words + 1)
+        assert x.attention.source == (*line.split(" "), "</s>")
+        assert x.attention.target[-1] == "</s>"
+        # A word is aligned where the mean of the heads, one step later, is largest.
+        weights = x.attention.cross[0].mean(axis=0)[1:, :-1]
+        expected = [(int(row.argmax()), t) for t, row in enumerate(weights) if row.max() > 0]
+        assert list(x.alignment) == expected
+    assert found[6].alignment == ()
