@@ -1,0 +1,339 @@
+"""The stages of a recipe; each is a command that could be typed, skipped when its work is done."""
+
+import hashlib
+import importlib.util
+import json
+import logging
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from nmt.config.config import Config
+from nmt.config.loading import load_config
+from nmt.data.text import LineWriter, read_text
+from nmt.data.tokenizer import make_tokenizer
+from nmt.errors import ConfigError
+from nmt.recipes.corpus import Layout, build_corpus, free_gigabytes
+from nmt.recipes.estimates import preparation_estimate, training_estimate
+from nmt.recipes.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+StageName = Literal["prepare", "train", "average", "translate", "score", "analyze"]
+STAGES: tuple[StageName, ...] = get_args(StageName)
+AVERAGED = 5
+
+
+class FailedError(Exception):
+    """A command did not do all of its work; it has said why, the exit code says it again."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(f"exit code {exit_code}")
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Run:
+    """One variant of one recipe."""
+
+    recipe: Recipe
+    layout: Layout
+    config_path: Path
+    overrides: tuple[str, ...]
+    config: Config
+    provided: Path | None
+
+    @property
+    def results(self) -> Path:
+        """Where translations, scores and stamps go."""
+        return self.config.run_dir / "results"
+
+    @property
+    def hypothesis(self) -> Path:
+        """Our translation of the test set."""
+        return self.results / f"{self.recipe.test.name}.{self.recipe.target_language}"
+
+    @property
+    def model(self) -> Path:
+        """The averaged model."""
+        return self.config.run_dir / "average"
+
+    @property
+    def config_arguments(self) -> list[str]:
+        """How the commands are told of the config."""
+        return ["--config", str(self.config_path), *self.overrides]
+
+
+def run_stage(name: StageName, run: Run) -> None:
+    """Run one stage; FailedError when a command fails."""
+    functions: dict[StageName, Callable[[Run], None]] = {
+        "prepare": prepare,
+        "train": train,
+        "average": average,
+        "translate": translate,
+        "score": score,
+        "analyze": analyze,
+    }
+    logger.info("== %s: %s", name, run.config.run_dir)
+    functions[name](run)
+
+
+# ---------------------------------------------------------------- the stages
+
+
+def prepare(run: Run) -> None:
+    """Fetch and clean the text, then learn subwords and encode it."""
+    recipe, directory = run.recipe, run.layout.directory
+    free = free_gigabytes(directory)
+    logger.info(
+        "estimate: %.3g GB to download, %.3g GB of disk (%.3g GB are free), %s",
+        recipe.download_gigabytes,
+        recipe.disk_gigabytes,
+        free,
+        preparation_estimate(recipe.paper_pairs or 0),
+    )
+    if free < recipe.disk_gigabytes and not (directory / "corpus.json").exists():
+        logger.warning("there may be too little room on the disk of %s", directory)
+    build_corpus(recipe, run.layout, provided=run.provided)
+    command("prepare", run.config_arguments)
+
+
+def train(run: Run) -> None:
+    """Train to the end; nmt-train itself resumes, and does nothing when that is reached."""
+    gpus = 0 if run.config.train.device == "cpu" else visible_gpus()
+    logger.info("estimate: %s", training_estimate(run.config, gpus))
+    arguments = [*run.config_arguments, *batch_overrides(run, gpus)]
+    if gpus > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}"]
+        execute([sys.executable, *launcher, "-m", "nmt.cli.train", *arguments])
+    else:
+        command("train", arguments)
+    if (status := training_status(run)) != "finished":
+        # After SIGUSR1, for schedulers that queue the job again: the command ended well.
+        logger.warning("training is not at its end (%s)", status)
+        raise FailedError(0)
+
+
+def average(run: Run) -> None:
+    """Average the last checkpoints."""
+    checkpoints = sorted((run.config.run_dir / "checkpoints").glob("step-*"))[-AVERAGED:]
+    inputs = [file_digest(path / "MANIFEST.json") for path in checkpoints]
+    with_stamp(
+        run,
+        "average",
+        inputs,
+        [run.model / "MANIFEST.json"],
+        lambda: command(
+            "average_checkpoints", ["--run", str(run.config.run_dir), "--last", str(AVERAGED)]
+        ),
+    )
+
+
+def translate(run: Run) -> None:
+    """Translate the official test set with the averaged model."""
+    source, _ = run.layout.pair(run.recipe.test.name)
+    decode = run.config.decode
+    settings = ["--beam", str(decode.beam), "--length-penalty", str(decode.length_penalty)]
+    output = tokenized_path(run.hypothesis) if run.recipe.tokenized else run.hypothesis
+
+    def work() -> None:
+        arguments = ["--model", str(run.model), "--input", str(source), "--output", str(output)]
+        command("translate", [*arguments, *settings])
+        if run.recipe.tokenized:
+            detokenize_file(output, run.hypothesis, run.recipe.target_language)
+
+    inputs = [file_digest(run.model / "MANIFEST.json"), file_digest(source), *settings]
+    with_stamp(run, "translate", inputs, [run.hypothesis], work)
+
+
+def score(run: Run) -> None:
+    """SacreBLEU on raw text, and BLEU on tokenised text as multi-bleu.perl computes it."""
+    _, reference = run.layout.pair(run.recipe.test.name)
+    pair = "-".join(run.recipe.languages)
+    output = run.results / "scores.json"
+
+    def work() -> None:
+        raw = ["--hypothesis", str(run.hypothesis), "--reference", str(reference)]
+        language = run.recipe.target_language
+        tokenized = run.results / "tokenized"
+        tokenized.mkdir(exist_ok=True)
+        words = [tokenized / f"{run.recipe.test.name}.{side}" for side in ("ours", "reference")]
+        tokenize_file(run.hypothesis, words[0], language)
+        tokenize_file(reference, words[1], language)
+        split = ["--hypothesis", str(words[0]), "--reference", str(words[1]), "--metrics"]
+        scores = [
+            *json_output("score", [*raw, "--language-pair", pair, "--json"]),
+            *json_output("score", [*split, "--tokenized-bleu", "--json"]),
+        ]
+        with LineWriter(output) as writer:
+            for line in json.dumps({"pair": pair, "scores": scores}, indent=2).split("\n"):
+                writer.write(line)
+
+    inputs = [file_digest(run.hypothesis), file_digest(reference)]
+    with_stamp(run, "score", inputs, [output], work)
+    for entry in json.loads(output.read_bytes())["scores"]:
+        print(f"{entry['metric']:<36}{entry['value']:8.2f}  {entry['signature']}")
+
+
+def analyze(run: Run) -> None:
+    """The analysis of the paper's section 5.2 on the test set."""
+    if importlib.util.find_spec("nmt.cli.analyze") is None:
+        logger.warning("nmt-analyze is not in this version; the stage is left out")
+        return
+    source, target = run.layout.pair(run.recipe.test.name)
+    output = run.config.run_dir / "analysis"
+    texts = ["--source", str(source), "--target", str(target)]
+    inputs = [file_digest(path) for path in (run.model / "MANIFEST.json", source, target)]
+    arguments = ["--model", str(run.config.run_dir), *texts, "--output", str(output)]
+    with_stamp(run, "analyze", inputs, [output], lambda: command("analyze", arguments))
+
+
+# ---------------------------------------------------------------- how they run
+
+
+def with_stamp(
+    run: Run, name: str, inputs: Iterable[str], outputs: Iterable[Path], work: Callable[[], None]
+) -> None:
+    """Do the work unless its outputs exist and were made of the same inputs."""
+    run.results.mkdir(parents=True, exist_ok=True)
+    stamp = run.results / f".{name}.done"
+    digest = hashlib.sha256("\n".join(inputs).encode()).hexdigest()
+    if all(path.exists() for path in outputs) and _read(stamp) == digest:
+        logger.info("%s: done before, nothing has changed", name)
+        return
+    stamp.unlink(missing_ok=True)
+    work()
+    with LineWriter(stamp) as writer:
+        writer.write(digest)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+
+
+def command(name: str, arguments: Sequence[str]) -> None:
+    """Run one of our commands in a process of its own."""
+    execute([sys.executable, "-m", f"nmt.cli.{name}", *arguments])
+
+
+def execute(line: Sequence[str]) -> None:
+    """Run a command line, shown as it could be typed; FailedError unless it ends with 0.
+
+    Ctrl-C reaches the command too, which saves its work and ends in its own time; other signals
+    are passed on.
+    """
+    logger.info("$ %s", shlex.join(["python", *line[1:]]))
+    with subprocess.Popen(line) as process:
+        handlers = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            handlers[number] = signal.signal(number, lambda got, _: process.send_signal(got))
+        try:
+            code = process.wait()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    if code:
+        raise FailedError(code if code > 0 else 128 - code)
+
+
+def json_output(name: str, arguments: Sequence[str]) -> list[dict[str, Any]]:
+    """The scores that nmt-score prints as JSON."""
+    line = [sys.executable, "-m", f"nmt.cli.{name}", *arguments]
+    logger.info("$ %s", shlex.join(["python", *line[1:]]))
+    done = subprocess.run(line, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise FailedError(done.returncode)
+    scores: list[dict[str, Any]] = json.loads(done.stdout)["systems"][0]["scores"]
+    return scores
+
+
+def training_status(run: Run) -> str:
+    """`finished`, or how the run ended otherwise."""
+    try:
+        result = json.loads((run.config.run_dir / "result.json").read_bytes())
+    except (OSError, ValueError):
+        return "has no result"
+    return str(result.get("status"))
+
+
+def visible_gpus() -> int:
+    """How many CUDA devices there are for us."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def batch_overrides(run: Run, gpus: int) -> list[str]:
+    """Settings that give every GPU work in each update, with as many tokens in it as before.
+
+    A run that has begun keeps what it began with.
+    """
+    train = run.config.train
+    begun = run.config.run_dir / "config.yaml"
+    if begun.exists():
+        train = load_config(begun).train
+    elif gpus > 1 and train.accumulate % gpus:
+        tokens = train.batch_tokens * train.accumulate
+        passes = gpus * max(1, round(train.accumulate / gpus))
+        logger.info("%d GPUs: an update is made of %d passes", gpus, passes)
+        return [f"train.batch_tokens={tokens // passes}", f"train.accumulate={passes}"]
+    if (train.batch_tokens, train.accumulate) == (
+        run.config.train.batch_tokens,
+        run.config.train.accumulate,
+    ):
+        return []
+    return [f"train.batch_tokens={train.batch_tokens}", f"train.accumulate={train.accumulate}"]
+
+
+def load_run_config(path: Path, overrides: Sequence[str], layout: Layout, recipe: Recipe) -> Config:
+    """The config of a variant, which has to read the text that the recipe makes."""
+    config = load_config(path, overrides)
+    wanted = [*layout.pair("train"), *layout.pair(recipe.validation.name)]
+    sets = (config.data.train, config.data.validation)
+    read = [file for each in sets for file in (*each.source, *each.target)]
+    if [file.absolute() for file in read] != [file.absolute() for file in wanted]:
+        raise ConfigError(
+            f"{path}: expected data.train and data.validation to be {wanted[0]} ..., which the "
+            f"recipe makes; got {read[0]} ... (train on other text with nmt-train itself)"
+        )
+    return config
+
+
+# ---------------------------------------------------------------- text in and out of tokens
+
+
+def tokenized_path(path: Path) -> Path:
+    """Where the tokenised form of a text goes."""
+    return path.with_name(f"{path.name}.tokenized")
+
+
+def tokenize_file(source: Path, target: Path, language: str) -> None:
+    """Words and punctuation marks apart, as multi-bleu.perl wants them."""
+    tokenizer = make_tokenizer("moses", language)
+    with LineWriter(target) as writer:
+        for line in read_text(source):
+            writer.write(" ".join(tokenizer.tokenize(line)))
+
+
+def detokenize_file(source: Path, target: Path, language: str) -> None:
+    """Raw text from text in the form of Stanford's release, with its marks for split hyphens."""
+    import sacremoses
+
+    detokenizer = sacremoses.MosesDetokenizer(lang=language)
+    with LineWriter(target) as writer:
+        for line in read_text(source):
+            words = line.replace("##AT##-##AT##", "@-@").split(" ")
+            writer.write(detokenizer.detokenize(words, unescape=True))
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, or a word for one that is missing."""
+    if not path.is_file():
+        return "missing"
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Runs this recipe: bash run.sh [variant] [--stage NAME] [--data DIR] [section.key=value ...]; --help says more.
+set -euo pipefail
+recipe="$(cd "$(dirname "$0")" && pwd)"
+start="$PWD"
+source "$recipe/../../scripts/environment.sh"
+cd "$start"
+exec python -m nmt.recipes.command "$recipe" "$@"

@@ -1,0 +1,145 @@
+"""The driver of recipes: files read strictly, signals passed on, sensible batches and estimates."""
+
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nmt.config.loading import dump_config, load_config
+from nmt.errors import ConfigError
+from nmt.recipes.corpus import Layout
+from nmt.recipes.estimates import flops_per_token, training_hours
+from nmt.recipes.recipe import Place, load_recipe, parse_place
+from nmt.recipes.stages import FailedError, Run, batch_overrides, detokenize_file, execute
+
+ROOT = Path(__file__).resolve().parents[3]
+RECIPES = sorted((ROOT / "recipes").glob("*/*.toml"))
+BASE = ROOT / "configs" / "wmt14_en_de" / "07-rela-g.yaml"
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_shipped_recipes(path):
+    recipe = load_recipe(path)
+    assert (path.parent / "run.sh").is_file()
+    assert (path.parent / "README.md").is_file()
+    for file in recipe.files:
+        # Plain http comes after https, and only from the hosts of the campaign.
+        schemes = [url.partition(":")[0] for url in file.urls]
+        assert schemes == sorted(schemes, reverse=True)
+        assert all("statmt.org/" in url for url in file.urls if url.startswith("http:"))
+        assert file.sha256 is None or len(file.sha256) == 64
+        assert file.md5 is None or len(file.md5) == 32
+        assert (file.sha256 is None) == (file.size is None)
+
+
+def test_places():
+    assert parse_place("a/train.en") == Place(("a/train.en",), None)
+    assert parse_place("a.tgz -> x/y.en") == Place(("a.tgz",), "x/y.en")
+    assert parse_place("a.00 + a.01 -> y") == Place(("a.00", "a.01"), "y")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("paper_pairs", "paper_pears", "unknown key 'paper_pears'"),
+        ("paper_pairs = 29_000", 'paper_pairs = "29"', "paper_pairs: expected int, got '29'"),
+        ('source_language = "en"', "", "the key 'source_language' is missing"),
+        ('source = "multi30k/train.en.gz"', 'source = "x.gz"', "no file 'x.gz' is listed"),
+        ('target = "multi30k/train.de.gz"', "", "expected source and target, or both"),
+        ("[clean]", "[clean", "line 70"),
+        ("max_words = 250", "duplicates = 1", "expected one of keep, drop"),
+    ],
+)
+def test_mistakes_in_a_recipe_are_named(tmp_path, old, new, message):
+    text = (ROOT / "recipes/multi30k_en_de/recipe.toml").read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / "recipe.toml").write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(tmp_path / "recipe.toml")
+
+
+def test_the_estimate_is_that_of_the_arithmetic():
+    config = load_config(BASE)
+    assert flops_per_token(config.model) == pytest.approx(0.37e9, rel=0.03)
+    least, most = training_hours(config, 1, 0)
+    assert (round(least), round(most)) == (8, 21)
+    least, most = training_hours(config, 8, 0)
+    assert (round(least, 1), round(most, 1)) == (1.2, 3.1)
+
+
+def a_run(tmp_path: Path, *overrides: str) -> Run:
+    config = load_config(BASE, [f"run_dir={tmp_path}", *overrides])
+    recipe = load_recipe(ROOT / "recipes/wmt14_en_de/recipe.toml")
+    layout = Layout(tmp_path / "data", tmp_path / "downloads", ("en", "de"))
+    return Run(recipe, layout, BASE, (f"run_dir={tmp_path}",), config, None)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        (0, []),
+        (1, []),
+        (2, []),
+        (4, []),
+        (8, ["train.batch_tokens=3125", "train.accumulate=8"]),
+        (3, ["train.batch_tokens=8333", "train.accumulate=3"]),
+    ],
+)
+def test_every_gpu_has_work_and_an_update_its_tokens(tmp_path, gpus, expected):
+    assert batch_overrides(a_run(tmp_path), gpus) == expected
+
+
+def test_a_run_that_has_begun_keeps_its_batches(tmp_path):
+    run = a_run(tmp_path)
+    train = replace(run.config.train, batch_tokens=3125, accumulate=8)
+    text = dump_config(replace(run.config, train=train))
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+    expected = ["train.batch_tokens=3125", "train.accumulate=8"]
+    assert batch_overrides(run, 1) == expected
+    assert batch_overrides(run, 4) == expected
+
+
+CHILD = """
+import signal, sys, time
+signal.signal(signal.{name}, lambda *_: sys.exit({code}))
+print("ready", flush=True)
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGUSR1", 9)])
+def test_signals_reach_the_command_and_its_exit_code_comes_back(name, code, capfd):
+    before = signal.getsignal(getattr(signal, name))
+    ready = threading.Event()
+
+    def send() -> None:
+        while "ready" not in capfd.readouterr().out:
+            ready.wait(0.02)
+        os.kill(os.getpid(), getattr(signal, name))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with pytest.raises(FailedError) as caught:
+        execute([sys.executable, "-c", CHILD.format(name=name, code=code)])
+    thread.join()
+    assert caught.value.exit_code == code
+    assert signal.getsignal(getattr(signal, name)) == before
+
+
+def test_a_command_killed_by_a_signal_counts_as_such():
+    with pytest.raises(FailedError) as caught:
+        execute([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    assert caught.value.exit_code == 137
+
+
+def test_text_in_the_form_of_stanford_is_put_together(tmp_path):
+    (tmp_path / "in").write_text(
+        "das E ##AT##-##AT## Mail @-@ Konto ist &quot; neu &quot; , sagt er .\n", encoding="utf-8"
+    )
+    detokenize_file(tmp_path / "in", tmp_path / "out", "de")
+    expected = 'das E-Mail-Konto ist "neu", sagt er.\n'
+    assert (tmp_path / "out").read_text(encoding="utf-8") == expected
