@@ -38,7 +38,7 @@ def make_config(kind: str = "softmax", *, subword: str = "none", max_length: int
             target_language="de",
             train=files,
             validation=ParallelFiles((Path("validation.src"),), (Path("validation.trg"),)),
-            subword=SubwordConfig(kind=subword, merges=40),  # type: ignore[arg-type]
+            subword=SubwordConfig("bpe", merges=40) if subword == "bpe" else SubwordConfig("none"),
             max_length=max_length,
         ),
         model=ModelConfig(

@@ -1,0 +1,403 @@
+"""nmt-translate: lines in, lines out."""
+
+import contextlib
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from translation_models import (
+    make_codec,
+    make_config,
+    make_directory,
+    make_model,
+    random_lines,
+    trained_model,
+)
+
+from nmt import Translator
+from nmt.cli.translate import main
+from nmt.data.vocabulary import UNK
+from nmt.decoding.translator import Line, Options
+from nmt.decoding.workers import WorkerPool, WorkerSettings
+from nmt.errors import UserError
+
+LINES = random_lines(30, seed=9, longest=8)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_directory(tmp_path_factory.mktemp("model") / "best", *trained_model())
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path) -> list[str]:
+    return [one.text for one in Translator.load(model).translate(LINES)]
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_bytes("".join(line + "\n" for line in lines).encode())
+    return path
+
+
+def read(path: Path) -> list[str]:
+    text = path.read_bytes().decode()
+    assert text == "" or text.endswith("\n")
+    return text.split("\n")[:-1]
+
+
+def translate(model: Path, tmp_path: Path, lines: list[str], *arguments: str) -> list[str]:
+    """What the command writes for lines."""
+    source, output = write(tmp_path / "source", lines), tmp_path / "output"
+    output.unlink(missing_ok=True)
+    options = ["--input", str(source), "--output", str(output), *arguments]
+    assert main(["--model", str(model), *options]) == 0
+    return read(output)
+
+
+def test_a_file_is_translated_line_by_line(
+    model: Path, tmp_path: Path, expected: list[str]
+) -> None:
+    assert len(set(expected)) > 10
+    assert translate(model, tmp_path, LINES) == expected
+
+
+def test_standard_input_and_output(
+    model: Path,
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    text = "".join(line + "\n" for line in LINES).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert main(["--model", str(model)]) == 0
+    assert capsysbinary.readouterr().out.decode() == "".join(line + "\n" for line in expected)
+
+
+def test_random_files_with_blank_lines_keep_count_and_order(
+    model: Path, tmp_path: Path, expected: list[str]
+) -> None:
+    known = dict(zip(LINES, expected, strict=True))
+    translator = Translator.load(model)
+    chosen = random.Random(1)
+    from nmt.decoding.lines import Outputs, translate_stream
+
+    for number in range(200):
+        blanks = chosen.random() * 0.6
+        lines = [
+            chosen.choice(["", " ", "\t", "\u3000"]) if chosen.random() < blanks else line
+            for line in chosen.choices(LINES, k=chosen.randrange(12))
+        ]
+        options = Options(batch_tokens=chosen.choice([1, 32, 100, 4096]))
+        output = tmp_path / f"output-{number}"
+        with Outputs(output) as outputs:
+            failed = translate_stream(
+                translator,
+                options,
+                outputs,
+                lines=iter(lines),
+                ready=lambda: chosen.random() < 0.8,
+                name="lines",
+                buffer=chosen.choice([None, 1, 2, 5]),
+            )
+        assert failed == []
+        assert read(output) == [known.get(line, "") for line in lines]
+
+
+def test_options_of_search_reach_it(model: Path, tmp_path: Path) -> None:
+    translator = Translator.load(model)
+    found = translate(
+        model, tmp_path, LINES, "--beam", "2", "--length-penalty", "0", "--max-length", "4"
+    )
+    direct = translator.translate(LINES, beam=2, length_penalty=0.0, max_length=4)
+    assert found == [one.text for one in direct]
+    short = translate(
+        model, tmp_path, LINES, "--max-length-ratio", "0.1", "--max-length-extra", "1"
+    )
+    assert all(len(line.split(" ")) <= 1 for line in short)
+    long = translate(model, tmp_path, LINES, "--min-length", "9")
+    assert all(len(line.split(" ")) >= 9 for line in long)
+
+
+def test_scores_equal_score_only(model: Path, tmp_path: Path) -> None:
+    rows = [line.split("\t") for line in translate(model, tmp_path, LINES, "--scores")]
+    target = write(tmp_path / "target", [text for _, text in rows])
+    scores = translate(model, tmp_path, LINES, "--score-only", str(target))
+    assert [float(score) for score in scores] == pytest.approx(
+        [float(score) for score, _ in rows], abs=2e-5
+    )
+
+
+def test_nbest_lists(model: Path, tmp_path: Path, expected: list[str]) -> None:
+    rows = [line.split(" ||| ") for line in translate(model, tmp_path, LINES, "--nbest", "3")]
+    assert [int(number) for number, *_ in rows] == [n for n in range(len(LINES)) for _ in range(3)]
+    assert [text for _, text, *_ in rows[::3]] == expected
+    for first, second in zip(rows[::3], rows[1::3], strict=True):
+        assert float(first[3]) >= float(second[3])
+        assert first[2].startswith("log_probability= -")
+
+
+def test_samples(model: Path, tmp_path: Path) -> None:
+    options = ("--sample", "1.5", "--top-k", "8", "--seed", "3")
+    first = translate(model, tmp_path, LINES, *options)
+    assert first == translate(model, tmp_path, LINES, *options, "--buffer", "4")
+    assert first != translate(model, tmp_path, LINES, *options[:4], "--seed", "4")
+
+
+def test_prefixes(model: Path, tmp_path: Path) -> None:
+    prefixes = ["CAT CAT" if number % 2 else "" for number in range(len(LINES))]
+    path = write(tmp_path / "prefixes", prefixes)
+    found = translate(model, tmp_path, LINES, "--prefix", str(path))
+    assert all(text.startswith(prefix) for text, prefix in zip(found, prefixes, strict=True))
+    write(path, prefixes[:-1])
+    source = str(tmp_path / "source")
+    assert main(["--model", str(model), "--input", source, "--prefix", str(path)]) == 2
+
+
+def test_alignments_and_attention_files(model: Path, tmp_path: Path, expected: list[str]) -> None:
+    lines = [LINES[0], "", LINES[1]]
+    alignments, weights = tmp_path / "alignments", tmp_path / "weights"
+    for suffix in (".npz", ".jsonl"):
+        options = ["--alignments", str(alignments), "--attention", str(weights) + suffix]
+        found = translate(model, tmp_path, lines, *options, "--layer", "1", "--head", "2")
+        assert found == [expected[0], "", expected[1]]
+    links = read(alignments)
+    assert links[1] == ""
+    archive = np.load(str(weights) + ".npz", allow_pickle=False)
+    records = [json.loads(line) for line in read(Path(str(weights) + ".jsonl"))]
+    assert [record["line"] for record in records] == [1, 2, 3]
+    for number, line in enumerate(lines, start=1):
+        cross = archive[f"cross/{number}"]
+        record = records[number - 1]
+        if not line:
+            assert cross.size == 0
+            continue
+        words = line.split(" ")
+        assert archive[f"source/{number}"].tolist() == [*words, "</s>"] == record["source"]
+        assert archive[f"target/{number}"].tolist() == record["target"]
+        assert cross.shape == (2, 4, len(record["target"]), len(words) + 1)
+        np.testing.assert_allclose(cross, np.array(record["cross"]), atol=1e-6)
+        chosen = cross[1, 2, 1:, :-1]
+        assert links[number - 1] == " ".join(
+            f"{row.argmax()}-{target}" for target, row in enumerate(chosen)
+        )
+
+
+def test_ensembles(model: Path, tmp_path: Path, expected: list[str]) -> None:
+    source = write(tmp_path / "source", LINES)
+    output = tmp_path / "output"
+    models = [str(model), str(model)]
+    assert main(["--model", *models, "--input", str(source), "--output", str(output)]) == 0
+    assert read(output) == expected
+    config = make_config(subword="bpe")
+    codec = make_codec(config)
+    other = make_directory(tmp_path / "other", config, codec, make_model(config, codec))
+    assert main(["--model", str(model), str(other), "--input", str(source)]) == 2
+
+
+def test_a_run_directory_stands_for_its_best_model(
+    model: Path, tmp_path: Path, expected: list[str]
+) -> None:
+    assert translate(model.parent, tmp_path, LINES) == expected
+
+
+def test_int8_and_fast_translate_much_the_same(
+    model: Path, tmp_path: Path, expected: list[str]
+) -> None:
+    for option in ("--int8", "--fast"):
+        found = translate(model, tmp_path, LINES, option)
+        same = sum(one == other for one, other in zip(found, expected, strict=True))
+        assert same >= 0.8 * len(LINES)
+
+
+def test_long_lines_are_cut_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config(max_length=10)
+    _, codec, weights = trained_model()
+    short = make_directory(tmp_path / "short", config, codec, weights)
+    lines = [LINES[0], " ".join(["cat"] * 25), LINES[1]]
+    found = translate(short, tmp_path, lines)
+    warnings = [line for line in capsys.readouterr().err.split("\n") if "warning" in line]
+    assert warnings == [
+        f"warning: {tmp_path / 'source'}:2: too long, its last 15 subwords are left out"
+    ]
+    assert found[1] == translate(short, tmp_path, [" ".join(["cat"] * 10)])[0]
+
+
+def test_lines_that_give_nan_fail_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], expected: list[str]
+) -> None:
+    config, codec, weights = trained_model()
+    number = codec.source.vocabulary.id("dog")
+    assert number != UNK
+    state = {name: tensor.clone() for name, tensor in weights.state_dict().items()}
+    healthy = make_model(config, codec)
+    state["own_source_embedding"][number] = float("nan")
+    healthy.load_state_dict(state)
+    broken = make_directory(tmp_path / "broken", config, codec, healthy)
+    source, output = write(tmp_path / "source", LINES), tmp_path / "output"
+    assert main(["--model", str(broken), "--input", str(source), "--output", str(output)]) == 6
+    bad = ["dog" in line.split(" ") for line in LINES]
+    assert any(bad)
+    assert read(output) == [
+        "" if failed else text for failed, text in zip(bad, expected, strict=True)
+    ]
+    assert f"source:{bad.index(True) + 1}: not translated" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--beam", "0"], "--beam"),
+        (["--top-k", "3"], "--sample"),
+        (["--nbest", "9"], "nbest: expected at most the beam (4), got 9"),
+        (["--alignments", "links", "--layer", "7"], "--layer: expected 0 to 1"),
+        (["--layer", "0"], "--alignments"),
+        (["--attention", "weights.txt"], ".npz or .jsonl"),
+        (["--input", "no-such-file"], "no-such-file"),
+        (["--output", "same", "--alignments", "same"], "different files"),
+        (["--score-only", "x", "--scores"], "--score-only"),
+    ],
+)
+def test_mistakes_are_one_line(
+    model: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = write(tmp_path / "source", LINES[:2])
+    given = ["--model", str(model), "--input", str(source), *arguments]
+    try:
+        code = main(given)
+    except SystemExit as stop:
+        code = int(str(stop.code))
+    lines = capsys.readouterr().err.strip().split("\n")
+    assert code == 2
+    assert message in lines[-1]
+    assert "Traceback" not in "".join(lines)
+    assert not list(tmp_path.glob("*.tmp")) + list(tmp_path.glob(".*.tmp"))
+
+
+def test_bad_text_names_the_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"the cat\nthe \xff dog\n")
+    output = tmp_path / "output"
+    assert main(["--model", str(model), "--input", str(source), "--output", str(output)]) == 2
+    assert f"{source}:2: invalid UTF-8" in capsys.readouterr().err
+    assert not output.exists()
+    assert main(["--model", str(tmp_path / "none"), "--input", str(source)]) == 3
+
+
+def test_help_needs_no_torch() -> None:
+    code = "import sys; from nmt.cli.translate import build_parser; build_parser().format_help(); "
+    check = code + "print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, check=True)
+    assert result.stdout.strip() == b"[]"
+
+
+@contextlib.contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command in a process of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nmt.cli.translate", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+def test_a_pipe_is_answered_line_by_line_and_ctrl_c_is_quiet(
+    model: Path, expected: list[str]
+) -> None:
+    with running("--model", str(model)) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line, text in list(zip(LINES, expected, strict=True))[:5]:
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline().decode() == text + "\n"
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert rest == b""
+        assert b"Traceback" not in errors
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(model: Path, expected: list[str]) -> None:
+    with running("--model", str(model), "--buffer", "2") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b"".join(line.encode() + b"\n" for line in LINES[:2]))
+        process.stdin.flush()
+        assert process.stdout.readline().decode() == expected[0] + "\n"
+        process.stdout.close()
+        start = time.monotonic()
+        with contextlib.suppress(BrokenPipeError):
+            for line in LINES * 20:
+                process.stdin.write(line.encode() + b"\n")
+            process.stdin.close()
+        assert process.wait(timeout=20) in (0, 141)
+        assert time.monotonic() - start < 10
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_workers_translate_the_same_and_a_dead_one_is_reported(
+    model: Path, expected: list[str]
+) -> None:
+    settings = WorkerSettings((model,), "cpu", int8=False, threads=1)
+    lines = [Line(number, text) for number, text in enumerate(LINES)]
+    with WorkerPool(settings, count=2) as pool:
+        found = dict(pool.translate_lines(lines, Options()))
+        assert [found[number].text for number in range(len(LINES))] == expected
+        next(iter(pool.processes.values())).kill()
+        with pytest.raises(UserError, match="worker process ended unexpectedly"):
+            list(pool.translate_lines(lines, Options()))
+
+
+def test_workers_report_a_damaged_model(model: Path, tmp_path: Path) -> None:
+    from nmt.errors import IntegrityError
+
+    settings = WorkerSettings((model,), "cpu", int8=False, threads=1)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for path in model.iterdir():
+        data = bytearray(path.read_bytes())
+        if path.name == "model.safetensors":
+            data[-5] ^= 1
+        (broken / path.name).write_bytes(data)
+    settings = WorkerSettings((broken,), "cpu", int8=False, threads=1)
+    with WorkerPool(settings, count=1) as pool, pytest.raises(IntegrityError):
+        list(pool.translate_lines([Line(0, "the cat")], Options()))
+
+
+def test_python_interface(model: Path) -> None:
+    [found] = Translator.load(str(model)).translate(["the old man"], alignments=True)
+    assert isinstance(found.text, str)
+    assert found.score <= 0.0
+    assert found.alignment is not None
