@@ -41,6 +41,8 @@ def train(config: Config) -> int:
     with processes(config.train) as team:
         if not team.is_main:
             logging.getLogger("nmt").setLevel(logging.WARNING)
+        if config.train.precision == "float16" and team.device.type == "cpu":
+            raise ConfigError("train.precision float16 needs a GPU; use float32 or bfloat16")
         store = CheckpointStore(config.run_dir)
         with store.lock() if team.is_main else nullcontext():
             saved = find_saved_run(store, team)
