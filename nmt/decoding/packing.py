@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nmt.model.transformer import Transformer
 
+TINY = 1e-30
 LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric
 
 
@@ -42,20 +43,20 @@ class Int8Linear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         weight = weight.detach()
-        self.scales = (weight.abs().amax(dim=1) / LARGEST).clamp(min=torch.finfo().tiny)
-        quantized = (weight / self.scales[:, None]).round().to(torch.int8)
+        largest = weight.abs().amax(dim=1).clamp(min=TINY)
+        quantized = (weight * (LARGEST / largest)[:, None]).round().to(torch.int8)
         self.weight = quantized.t().contiguous()  # [in, out]
+        self.scales = largest / LARGEST**2  # of the products of two 8-bit numbers
         self.bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., out] for x [..., in]."""
         rows = x.reshape(-1, x.shape[-1])
-        scales = (rows.abs().amax(dim=1, keepdim=True) / LARGEST).clamp(min=torch.finfo().tiny)
-        quantized = (rows / scales).round_().to(torch.int8)
-        product = torch._int_mm(quantized, self.weight)
-        result = (product * self.scales).mul_(scales)
-        if self.bias is not None:
-            result += self.bias
+        # Few and plain operations: with few rows, starting them is what takes the time.
+        largest = torch.linalg.vector_norm(rows, torch.inf, dim=1, keepdim=True).clamp_(min=TINY)
+        quantized = (rows * (LARGEST / largest)).round_().to(torch.int8)
+        scaled = torch._int_mm(quantized, self.weight) * self.scales
+        result = scaled.mul_(largest) if self.bias is None else self.bias.addcmul(scaled, largest)
         return result.view(*x.shape[:-1], -1)
 
 

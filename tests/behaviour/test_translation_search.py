@@ -348,3 +348,23 @@ def test_alignments_and_attention_describe_the_output() -> None:
         expected = [(int(row.argmax()), t) for t, row in enumerate(weights) if row.max() > 0]
         assert list(x.alignment) == expected
     assert found[6].alignment == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["softmax", "rela-g"])
+def test_two_thousand_sentences_in_batches_of_any_size(kind: str) -> None:
+    one = translator(kind, weights="packed")
+    lines = random_lines(2000, seed=11, longest=40)
+    first = exact(one.translate(lines, max_length=LIMIT))
+    for sentences in (1, 2, 3, 7, 16, 64):
+        order = torch.randperm(
+            len(lines), generator=torch.Generator().manual_seed(sentences)
+        ).tolist()
+        found = exact(
+            one.translate(
+                [lines[position] for position in order],
+                max_length=LIMIT,
+                batch_tokens=48 * sentences,
+            )
+        )
+        assert found == [first[position] for position in order]

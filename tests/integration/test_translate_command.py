@@ -26,9 +26,10 @@ from translation_models import (
 from nmt import Translator
 from nmt.cli.translate import main
 from nmt.data.vocabulary import UNK
+from nmt.decoding.lines import Outputs, translate_stream
 from nmt.decoding.translator import Line, Options
 from nmt.decoding.workers import WorkerPool, WorkerSettings
-from nmt.errors import UserError
+from nmt.errors import IntegrityError, UserError
 
 LINES = random_lines(30, seed=9, longest=8)
 
@@ -88,8 +89,6 @@ def test_random_files_with_blank_lines_keep_count_and_order(
     known = dict(zip(LINES, expected, strict=True))
     translator = Translator.load(model)
     chosen = random.Random(1)
-    from nmt.decoding.lines import Outputs, translate_stream
-
     for number in range(200):
         blanks = chosen.random() * 0.6
         lines = [
@@ -381,9 +380,6 @@ def test_workers_translate_the_same_and_a_dead_one_is_reported(
 
 
 def test_workers_report_a_damaged_model(model: Path, tmp_path: Path) -> None:
-    from nmt.errors import IntegrityError
-
-    settings = WorkerSettings((model,), "cpu", int8=False, threads=1)
     broken = tmp_path / "broken"
     broken.mkdir()
     for path in model.iterdir():
@@ -401,3 +397,22 @@ def test_python_interface(model: Path) -> None:
     assert isinstance(found.text, str)
     assert found.score <= 0.0
     assert found.alignment is not None
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_input(model: Path, tmp_path: Path) -> None:
+    translator = Translator.load(model)
+    resident: list[int] = []
+
+    def lines() -> Iterator[str]:
+        for number in range(1_000_000):
+            if number % 100_000 == 99_999:
+                pages = int(Path("/proc/self/statm").read_text().split(" ")[1])
+                resident.append(pages * os.sysconf("SC_PAGE_SIZE"))
+            yield LINES[0] if number % 1000 == 0 else ""
+
+    with Outputs(tmp_path / "output") as outputs:
+        translate_stream(
+            translator, Options(beam=1), outputs, lines=lines(), ready=lambda: True, name="lines"
+        )
+    assert max(resident) - resident[0] < 50_000_000
