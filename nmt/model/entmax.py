@@ -42,6 +42,8 @@ def solve_(scores: Tensor, beta: Beta) -> Tensor:
         if not compiling and number >= unchecked and not bool(moving.any()):
             break
         shift.add_(law.step(total, slope).mul_(moving))
+    else:
+        law.measure(scores, shift)
     return law.weights_(scores, shift)
 
 
@@ -55,7 +57,7 @@ class Law(Protocol):
         """Newton's step of each threshold, by P and G."""
 
     def weights_(self, x: Tensor, shift: Tensor) -> Tensor:
-        """Overwrite x by its weights."""
+        """Overwrite x by its weights at the thresholds that were measured last."""
 
 
 def choose_law(like: Tensor, beta: Beta) -> Law:
@@ -110,8 +112,8 @@ class Entmax15Law:
     def step(self, total: Tensor, slope: Tensor) -> Tensor:
         return (total - total.sqrt()).div_(slope).mul_(2.0)
 
-    def weights_(self, x: Tensor, shift: Tensor) -> Tensor:
-        return x.sub_(shift - 2.0).mul_(0.5).relu_().square_()
+    def weights_(self, x: Tensor, shift: Tensor) -> Tensor:  # noqa: ARG002
+        return torch.mul(self.part, 0.25, out=x)
 
 
 class AnyLaw:
@@ -141,8 +143,7 @@ class AnyLaw:
         rate = (total.log() * -self.beta).expm1_().div_(-self.beta)
         return rate.mul_(total).div_(slope)
 
-    def weights_(self, x: Tensor, shift: Tensor) -> Tensor:
-        self.measure(x, shift)
+    def weights_(self, x: Tensor, shift: Tensor) -> Tensor:  # noqa: ARG002
         return x.copy_(self.part_slope)
 
 
@@ -152,44 +153,51 @@ def pull_back_(weights: Tensor, gradient: Tensor, beta: Beta) -> tuple[Tensor, T
     dX = g (dY - sum(dY g) / sum g) with g = p^(1 - beta); it is 0 where p is, so hidden keys need
     no mask, and rows without a visible key no care but for the division.
     """
+    if isinstance(beta, Tensor):
+        return pull_back_with_beta_(weights, gradient, beta)
     slope = weights_to_slope(weights, beta)
     total = slope.sum(-1, keepdim=True).clamp_(min=torch.finfo(slope.dtype).tiny)
-    beta_gradient = None
-    if isinstance(beta, Tensor):
-        mean = (gradient * slope).sum(-1, keepdim=True).div_(total)
-        gradient.sub_(mean)
-        beta_gradient = direct_gradient(weights, slope, beta).mul_(gradient)
-        beta_gradient = beta_gradient.sum_to_size(beta.shape)
-        return gradient.mul_(slope), beta_gradient
     gradient.mul_(slope)
     mean = gradient.sum(-1, keepdim=True).div_(total)
     return gradient.addcmul_(slope, mean, value=-1.0), None
 
 
-def weights_to_slope(weights: Tensor, beta: Beta) -> Tensor:
+def weights_to_slope(weights: Tensor, beta: float) -> Tensor:
     """p^(1 - beta) on the support, 0 elsewhere."""
-    if isinstance(beta, float) and beta == 1.0:
+    if beta == 1.0:
         return weights.sign()
     tiny = torch.finfo(weights.dtype).tiny
-    if isinstance(beta, float) and beta == 0.5:
+    if beta == 0.5:
         # sqrt(p), without the slow square root of 0.
         return weights.clamp(min=tiny).rsqrt_().mul_(weights)
     # p p^-beta: exactly 0 where p is.
     return weights.clamp(min=tiny).log2_().mul_(-beta).exp2_().mul_(weights)
 
 
-def direct_gradient(weights: Tensor, slope: Tensor, beta: Tensor) -> Tensor:
-    """dp/dbeta at a fixed threshold: (p - g) / beta^2 - p log p / beta.
+def pull_back_with_beta_(
+    weights: Tensor, gradient: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """`pull_back_` for a beta that has a gradient, too."""
+    tiny = torch.finfo(weights.dtype).tiny
+    log = weights.clamp(min=tiny).log2_()
+    slope = (log * -beta).exp2_().mul_(weights)
+    total = slope.sum(-1, keepdim=True).clamp_(min=tiny)
+    gradient.sub_((gradient * slope).sum(-1, keepdim=True).div_(total))
+    direct = direct_gradient(weights, slope, log.mul_(math.log(2.0)), beta).mul_(gradient)
+    return gradient.mul_(slope), direct.sum_to_size(beta.shape)
+
+
+def direct_gradient(weights: Tensor, slope: Tensor, log: Tensor, beta: Tensor) -> Tensor:
+    """dp/dbeta at a fixed threshold: (p - g) / beta^2 - p l / beta with l = log p; takes `log`.
 
     For small beta the terms cancel; there it is -p l^2 (1/2 + z/6 + z^2/24 + z^3/120) with
-    l = log p and z = -beta l.
+    z = -beta l.
     """
-    log = weights.clamp(min=torch.finfo(weights.dtype).tiny).log_()
     inverse = beta.reciprocal()
-    exact = (weights - slope).mul_(inverse).sub_(log * weights).mul_(inverse)
     small = beta < SERIES_BELOW
     if not torch.compiler.is_compiling() and not bool(small.any()):
-        return exact
+        return log.mul_(weights).neg_().addcmul_(weights - slope, inverse).mul_(inverse)
+    exact = (weights - slope).mul_(inverse).sub_(log * weights).mul_(inverse)
     z = log * -beta
     series = (z / 120.0).add_(1.0 / 24.0).mul_(z).add_(1.0 / 6.0).mul_(z).add_(0.5)
     return torch.where(small, series.mul_(log).mul_(log).mul_(weights).neg_(), exact)

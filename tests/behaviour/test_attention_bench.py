@@ -1,0 +1,54 @@
+"""nmt-bench attention measures every kind and says what it measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nmt.cli import bench
+from nmt.model.attention_kinds import ATTENTION_KINDS
+
+QUICK = ["attention", "--tokens", "16", "--dim", "8", "--heads", "2", "--repeats", "1"]
+
+
+@pytest.mark.parametrize("mask", ["none", "padding", "causal"])
+def test_every_kind_is_measured(
+    mask: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "attention.json"
+    arguments = [*QUICK, "--lengths", "4", "8", "--mask", mask, "--json", str(path)]
+    assert bench.main(arguments) == 0
+    table = capsys.readouterr().out
+    document = json.loads(path.read_text(encoding="utf-8"))
+    found = {(row["form"], row["length"]) for row in document["measurements"]}
+    for kind in (*ATTENTION_KINDS, "plain softmax", "torch SDPA", "sparsemax, package"):
+        assert {(kind, 4), (kind, 8)} <= found
+        assert f"\n| {kind} |" in table
+    for length in (4, 8):
+        rows = [row for row in document["measurements"] if row["length"] == length]
+        references = [row for row in rows if row["form"] in ("plain softmax", "torch SDPA")]
+        best = min(row["milliseconds"] for row in references)
+        for row in rows:
+            assert row["relative_speed"] == pytest.approx(best / row["milliseconds"])
+    assert document["mask"] == mask
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--heads", "3"], "--heads: expected a divisor of --dim (8), got 3"),
+        (["--lengths", "0"], "--lengths"),
+        (["--dropout", "1"], "--dropout"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: int | str | None = bench.main([*QUICK, *arguments])
+    except SystemExit as error:
+        code = error.code
+    error_text = capsys.readouterr().err
+    assert code == 2
+    assert message in error_text
+    assert error_text.count("\n") == 1
