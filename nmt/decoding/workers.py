@@ -39,7 +39,6 @@ class Failure:
 
 def work(connection: Connection, settings: WorkerSettings) -> None:
     """Translate what comes through the connection until it is closed; runs in a process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     try:
         translator = Translator.load(
@@ -64,12 +63,17 @@ class WorkerPool:
 
     def __enter__(self) -> Self:
         context = multiprocessing.get_context("spawn")
-        for _ in range(self.count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(theirs, self.settings), daemon=True)
-            process.start()
-            theirs.close()
-            self.processes[ours] = process
+        # Ctrl-C goes to all processes of a terminal; the children inherit that they ignore it.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for _ in range(self.count):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=work, args=(theirs, self.settings), daemon=True)
+                process.start()
+                theirs.close()
+                self.processes[ours] = process
+        finally:
+            signal.signal(signal.SIGINT, handler)
         return self
 
     def __exit__(
