@@ -9,7 +9,7 @@ Shapes: B sentences, S source positions, T target positions (both with EOS), H h
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -208,8 +208,15 @@ def batch_attention(
             seen[site] = weights.float().cpu().numpy()
 
     run_batch(model, batch, observer)
+    return split_attention(batch.pairs, seen)
+
+
+def split_attention(
+    pairs: Sequence[SegmentedPair], seen: Mapping[Site, npt.NDArray[np.float32]]
+) -> list[PairAttention]:
+    """The attention of each pair, without padding, from weights [B, H, Q, K] of all of them."""
     results = []
-    for row, pair in enumerate(batch.pairs):
+    for row, pair in enumerate(pairs):
         source, target = len(pair.source.ids), len(pair.target.ids)
         weights = {}
         for site, values in seen.items():

@@ -138,8 +138,8 @@ def add_gold(parser: console.Parser) -> None:
         "--gold",
         type=Path,
         metavar="FILE",
-        help="links made by people, a line a pair: `i-j` sure, `ipj` possible; precision, recall "
-        "and alignment error rate go to standard error",
+        help="links made by people, a line a pair: `i-j` sure, `ipj` possible; each head is "
+        "compared with them",
     )
     group.add_argument(
         "--gold-possible", type=Path, metavar="FILE", help="further links, all of them possible"

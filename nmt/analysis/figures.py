@@ -1,0 +1,414 @@
+"""The figures of the papers from an analysis, as PNG files in memory.
+
+Every model has one colour and one mark in all figures, told apart also by people who see few
+colours and on paper without any.
+"""
+
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from nmt.analysis.results import TYPES, Analysis, ModelResult, diversity
+
+# The palette of Okabe and Ito, without its yellow, which is too light for lines on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+GREY = "#555555"
+NULL_COLOUR = "#F6D3B3"
+POSITIVE = LinearSegmentedColormap.from_list("positive", ["#DCEAF6", "#5B9CCB", "#08306B"])
+NEGATIVE = LinearSegmentedColormap.from_list("negative", ["#F6DCE6", "#CC79A7", "#6B0830"])
+DPI = 160
+STYLE: dict[Any, Any] = {
+    "font.size": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 10.5,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.7,
+    "xtick.color": "#333333",
+    "ytick.color": "#333333",
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.0,
+    "legend.frameon": False,
+    "text.parse_math": False,  # words are words, whatever dollars are in them
+}
+# Fonts for writing systems that the first one lacks.
+FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Noto Sans")
+PICTURED_HEADS = 4
+WIDEST = 13.0  # inches; heat maps that would be wider stand in two rows
+
+Weights = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure; `name` is that of the file, without its suffix."""
+
+    name: str
+    title: str
+    caption: str
+    png: bytes
+
+
+@dataclass(frozen=True)
+class HeadWeights:
+    """A few heads of one layer of cross-attention on one sentence."""
+
+    model: str
+    layer: int
+    queries: Sequence[str]
+    keys: Sequence[str]
+    heads: dict[int, Weights]  # by number: [Q, K]
+
+
+def all_pictures(analysis: Analysis, heads: Sequence[HeadWeights]) -> list[Picture]:
+    """Every figure that the analysis has numbers for."""
+    with styled():
+        pictures = [
+            sparsity_picture(analysis),
+            alignment_picture(analysis),
+            diversity_picture(analysis),
+            null_picture(analysis),
+            *(heads_picture(number, one) for number, one in enumerate(heads)),
+            density_picture(analysis),
+            alpha_picture(analysis),
+        ]
+    return [picture for picture in pictures if picture is not None]
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Our look, whatever the user's own settings of matplotlib are."""
+    installed = set(font_manager.get_font_names())
+    family = [font for font in FONTS if font in installed]
+    with (
+        matplotlib.rc_context(),
+        warnings.catch_warnings(),
+    ):
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({**STYLE, "font.family": family or ["sans-serif"]})
+        # A box stands for a character that no font has; nothing is to be done about it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure outside pyplot, so that no window or global state is involved."""
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """The picture; the same for the same numbers."""
+    data = io.BytesIO()
+    figure.savefig(data, format="png", metadata={"Software": None})
+    return data.getvalue()
+
+
+def look(number: int) -> dict[str, Any]:
+    """Colour and mark of a model."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKS[number % len(MARKS)]}
+
+
+def legend(figure: Figure, entries: dict[str, Any]) -> None:
+    """Below all panels; models first."""
+    # A label that begins with an underscore would be left out.
+    labels = [f" {label}" if label.startswith("_") else label for label in entries]
+    columns = min(len(labels), 4)
+    figure.legend(list(entries.values()), labels, loc="outside lower center", ncols=columns)
+
+
+def model_entries(models: Sequence[ModelResult]) -> dict[str, Any]:
+    """A line with a mark for each model."""
+    return {model.name: Line2D([], [], **look(number)) for number, model in enumerate(models)}
+
+
+def three_panels(figure: Figure, ylabel: str) -> dict[str, Axes]:
+    """Axes for each type of attention with one scale, by layer."""
+    row = figure.subplots(1, len(TYPES), sharey=True)
+    panels = dict(zip(TYPES, row, strict=True))
+    for type_, axes in panels.items():
+        axes.set_title(TYPES[type_])
+        axes.set_xlabel("layer")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panels["encoder_self"].set_ylabel(ylabel)
+    return panels
+
+
+def by_layer(axes: Axes, values: Sequence[float], **options: Any) -> None:
+    """A curve over the layers; the ends of the axis leave some room."""
+    axes.plot(range(len(values)), values, **options)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, -0.3), max(high, len(values) - 0.7))
+
+
+def layer_picture(
+    analysis: Analysis, value: Callable[[dict[str, Any]], float], *, ylabel: str
+) -> Figure:
+    """A curve for each model and type."""
+    figure = new_figure(9.0, 3.0)
+    panels = three_panels(figure, ylabel)
+    for number, model in enumerate(analysis.models):
+        for type_, axes in panels.items():
+            values = [value(layer) for layer in model.layers(type_)]
+            by_layer(axes, values, **look(number), clip_on=False)
+    legend(figure, model_entries(analysis.models))
+    return figure
+
+
+def sparsity_picture(analysis: Analysis) -> Picture:
+    """Figure 3."""
+    figure = layer_picture(
+        analysis, lambda layer: 100 * float(layer["sparsity"]), ylabel="sparsity rate (%)"
+    )
+    figure.axes[0].set_ylim(0, 100)
+    caption = (
+        "Share of the weights that are exactly 0, of those that a query may use; mean over the "
+        "heads of a layer"
+    )
+    return Picture("sparsity", "Sparsity rate", caption, png(figure))
+
+
+def diversity_picture(analysis: Analysis) -> Picture:
+    """Figure 5."""
+    figure = layer_picture(analysis, diversity, ylabel="JS divergence (nats)")
+    figure.axes[0].set_ylim(bottom=0)
+    caption = (
+        "Jensen-Shannon divergence of the heads of a layer: the higher, the more they differ. "
+        "ReLA at temperature 1"
+    )
+    return Picture("diversity", "Head diversity", caption, png(figure))
+
+
+def alignment_picture(analysis: Analysis) -> Picture | None:
+    """Figure 4."""
+    rated = [model for model in analysis.models if model.aer is not None]
+    if not rated:
+        return None
+    figure = new_figure(9.0, 3.6)
+    row = figure.subplots(1, 2, sharey=True)
+    for axes, step in zip(row, ("normal", "shifted"), strict=True):
+        axes.set_title(f"{step} attention")
+        axes.set_xlabel("layer")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for number, model in enumerate(analysis.models):
+            if model.aer is None:
+                continue
+            layers = model.aer[step]["layers"]
+            best = [100 * layer["best_head_aer"] for layer in layers]
+            mean = [100 * layer["layer_attention"] for layer in layers]
+            by_layer(axes, best, **look(number))
+            by_layer(axes, mean, **look(number), linestyle="--", markerfacecolor="white")
+    row[0].set_ylabel("alignment error rate (%)")
+    styles = {
+        "best head": Line2D([], [], color=GREY),
+        "layer attention": Line2D([], [], color=GREY, linestyle="--"),
+    }
+    legend(figure, {**model_entries(analysis.models), **styles})
+    caption = (
+        "Links of the best head of each layer (solid) and of the layer attention, the mean of its "
+        "heads (dashed), against gold alignments; lower is better. Normal: weights of the step "
+        "that predicts a word; shifted: of the step that reads it"
+    )
+    return Picture("alignment", "Alignment error rate", caption, png(figure))
+
+
+def null_picture(analysis: Analysis) -> Picture | None:
+    """Figure 6."""
+    if not any(any(model.nullable.values()) for model in analysis.models):
+        return None
+    figure = new_figure(9.0, 3.0)
+    panels = three_panels(figure, "null rate (%)")
+    shown: dict[str, Any] = {}
+    for number, model in enumerate(analysis.models):
+        for type_, axes in panels.items():
+            if not model.nullable[type_]:
+                continue
+            layers = model.layers(type_)
+            shown[model.name] = Line2D([], [], **look(number))
+            real = [100 * layer["null_rate"] for layer in layers]
+            by_layer(axes, real, **look(number))
+            if any("shuffled_null_rate" in layer for layer in layers):
+                false = [100 * layer.get("shuffled_null_rate", 0.0) for layer in layers]
+                by_layer(axes, false, **look(number), linestyle="--", markerfacecolor="white")
+    for type_, axes in panels.items():
+        if not axes.lines:
+            axes.text(
+                0.5,
+                0.5,
+                "never null: weights sum to 1",
+                transform=axes.transAxes,
+                ha="center",
+                color=GREY,
+                backgroundcolor="white",
+            )
+            axes.set_xlim(-0.3, max(len(model.layers(type_)) for model in analysis.models) - 0.7)
+    figure.axes[0].set_ylim(bottom=0)
+    styles = {
+        "translations": Line2D([], [], color=GREY),
+        "shuffled targets": Line2D([], [], color=GREY, linestyle="--"),
+    }
+    legend(figure, {**shown, **styles})
+    caption = (
+        "Share of the queries that attend to nothing, mean over the heads of a layer; dashed: each "
+        "source with the target of another pair. Models that are not shown cannot be null"
+    )
+    return Picture("null_rate", "Null rate", caption, png(figure))
+
+
+def density_picture(analysis: Analysis) -> Picture:
+    """How many weights are not 0, as a histogram by type (second paper)."""
+    figure = new_figure(9.0, 3.0)
+    panels = three_panels(figure, "queries (% for each number)")
+    for type_, axes in panels.items():
+        axes.set_xlabel("non-zero weights of a query")
+        shares = [density_shares(model, type_) for model in analysis.models]
+        edges = density_edges(max(usual_range(values) for values in shares))
+        for number, values in enumerate(shares):
+            padded = np.zeros(max(len(values), edges[-1] + 1))
+            padded[: len(values)] = values
+            steps = 100 * np.add.reduceat(padded, edges[:-1])
+            steps[-1] = 100 * padded[edges[-2] : edges[-1]].sum()
+            steps /= np.diff(edges)
+            colour = COLOURS[number % len(COLOURS)]
+            axes.stairs(steps, edges - 0.5, color=colour, linewidth=1.6)
+            axes.stairs(steps, edges - 0.5, color=colour, fill=True, alpha=0.12)
+        axes.set_xlim(-0.5, edges[-1] - 0.5)
+    entries = {
+        model.name: Patch(facecolor=COLOURS[number % len(COLOURS)], alpha=0.75)
+        for number, model in enumerate(analysis.models)
+    }
+    legend(figure, entries)
+    caption = (
+        "How many keys a query attends to, over all heads and layers of a type; at 0 it attends "
+        "to nothing. The longest hundredth is cut off"
+    )
+    return Picture("density", "Head density", caption, png(figure))
+
+
+def density_edges(last: int) -> npt.NDArray[np.int64]:
+    """Where bars begin, and where the last one ends: 0 alone, then equally many numbers each."""
+    width = max(1, math.ceil(last / 30))
+    return np.array([0, *range(1, last + 1 + width, width)])
+
+
+def density_shares(model: ModelResult, type_: str) -> npt.NDArray[np.float64]:
+    """[N] share of the queries with n weights that are not 0, over all heads and layers."""
+    rows = [counts for layer in model.layers(type_) for counts in layer["heads"]["density"]]
+    totals = np.zeros(max(map(len, rows)))
+    for counts in rows:
+        totals[: len(counts)] += counts
+    shares: npt.NDArray[np.float64] = totals / max(totals.sum(), 1.0)
+    return shares
+
+
+def usual_range(shares: npt.NDArray[np.float64]) -> int:
+    """The number of weights that all but a hundredth of the queries stay below."""
+    return int(np.searchsorted(np.cumsum(shares), 0.99))
+
+
+def alpha_picture(analysis: Analysis) -> Picture | None:
+    """Learned alphas of all heads (second paper)."""
+    figure = new_figure(9.0, 3.0)
+    panels = three_panels(figure, "learned alpha")
+    learning: dict[str, Any] = {}
+    for number, model in enumerate(analysis.models):
+        for type_, axes in panels.items():
+            for layer, numbers in enumerate(model.layers(type_)):
+                alphas = numbers["heads"].get("alpha")
+                if not alphas:
+                    continue
+                learning[model.name] = Line2D([], [], **look(number), linestyle="none")
+                # Side by side, so that equal ones can be told apart.
+                places = layer + np.linspace(-0.22, 0.22, len(alphas))
+                axes.plot(places, alphas, **look(number), linestyle="none", alpha=0.8)
+    if not learning:
+        return None
+    for type_, axes in panels.items():
+        deepest = max(len(model.layers(type_)) for model in analysis.models)
+        axes.set_xlim(-0.5, deepest - 0.5)
+        axes.set_ylim(0.97, 2.03)
+        for value, kind in ((1.0, "softmax"), (1.5, "1.5-entmax"), (2.0, "sparsemax")):
+            axes.axhline(value, color="#AAAAAA", linewidth=1.0, linestyle=":", zorder=1)
+            if type_ == "cross":
+                axes.annotate(
+                    kind, (1.02, value), xycoords=("axes fraction", "data"), va="center", color=GREY
+                )
+    legend(figure, learning)
+    caption = "A mark for each head, those of a layer side by side in their order"
+    return Picture("alpha", "Learned alpha", caption, png(figure))
+
+
+def heads_picture(number: int, shown: HeadWeights) -> Picture:
+    """Figure 7: heat maps of heads, zeros blank and null rows in their own colour."""
+    cell = 0.19
+    rows, columns = len(shown.queries), len(shown.keys)
+    beside = len(shown.heads)
+    if columns * cell * beside + 2.0 > WIDEST and beside > 1:
+        beside = math.ceil(beside / 2)
+    lines = math.ceil(len(shown.heads) / beside)
+    labels = 0.085 * max(map(len, [*shown.queries, *shown.keys]))
+    width = columns * cell * beside + 0.15 * beside + labels + 0.3
+    height = (rows * cell + 0.35) * lines + labels + 0.4
+    figure = new_figure(width, height)
+    grid = figure.subplots(lines, beside, squeeze=False, sharex=True, sharey=True)
+    for axes in grid.flat[len(shown.heads) :]:
+        axes.set_visible(False)
+    for axes, (head, weights) in zip(grid.flat, shown.heads.items(), strict=False):
+        axes.imshow(coloured(weights), aspect="equal", interpolation="nearest")
+        null = float((~(weights != 0).any(axis=1)).mean())
+        axes.set_title(f"head {head}" + (f", {100 * null:.0f} % null" if null else ""))
+        axes.set_xticks(range(columns), shown.keys, rotation=90, fontsize=8.5)
+        axes.set_yticks(range(rows), shown.queries, fontsize=8.5)
+        axes.tick_params(length=0)
+        axes.grid(visible=False)
+        axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
+        axes.grid(which="minor", color="#EEEEEE", linewidth=0.6)
+        axes.tick_params(which="minor", length=0)
+        axes.spines[:].set_visible(True)
+        axes.spines[:].set_color("#BBBBBB")
+    legend(
+        figure,
+        {
+            "weight (darker is more)": Patch(facecolor=POSITIVE(0.75)),
+            "attends to nothing": Patch(facecolor=NULL_COLOUR),
+        },
+    )
+    title = f"Cross-attention of {shown.model}, layer {shown.layer}"
+    caption = (
+        "Rows are what is predicted, columns the source. White is exactly 0; a row that is all 0 "
+        "has its own colour. Shades are relative to the largest weight of the head"
+    )
+    return Picture(f"heads_{number}", title, caption, png(figure))
+
+
+def coloured(weights: Weights) -> npt.NDArray[np.float64]:
+    """[Q, K, 3] colours of weights [Q, K]; small weights are lifted by a square root."""
+    largest = float(np.abs(weights).max()) or 1.0
+    sizes = np.sqrt(np.abs(weights) / largest)
+    image = np.where((weights > 0)[..., None], POSITIVE(sizes)[..., :3], NEGATIVE(sizes)[..., :3])
+    image[weights == 0] = 1.0
+    image[~(weights != 0).any(axis=1)] = to_rgb(NULL_COLOUR)
+    return image

@@ -1,0 +1,232 @@
+"""Builds report.html: one file with everything in it, that runs no script but its own.
+
+All text goes into one JSON element, in which no character can end a script, and reaches the page as
+plain text. A policy in the page allows the one script and the one style sheet by their hashes, and
+no connection at all.
+"""
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt.analysis.figures import COLOURS, PICTURED_HEADS, HeadWeights, Picture
+from nmt.analysis.pairs import PairAttention
+from nmt.analysis.results import TYPES, Analysis, ModelResult
+from nmt.analysis.tables import Table
+from nmt.data.codec import Codec, Segmentation, SideCodec
+from nmt.model.observe import Site
+
+LEVELS = 127  # of the size of a weight, in a signed byte
+SCRIPTS = ("weights.js", "panel.js", "heads.js", "page.js")
+MEASURES = ("null_rate", "shuffled_null_rate", "sparsity", "entropy", "alpha")
+PICTURED_WORDS = 10  # a sentence of about this length makes a readable figure
+BEGINNING = 70  # characters of a sentence in the list of sentences
+
+Shown = Mapping[int, PairAttention]  # by the place of the pair
+
+
+def build_report(
+    analysis: Analysis,
+    *,
+    texts: Mapping[int, str],
+    shown: Sequence[tuple[Codec, Shown]],
+    tables: Sequence[Table],
+    pictures: Sequence[Picture],
+) -> bytes:
+    """The page. `texts` are the sources of the pairs to show, `shown` their attention by model."""
+    places = sorted(texts)
+    data = {
+        "summary": summary(analysis),
+        "types": TYPES,
+        "sentences": [f"{place + 1}: {shorten(texts[place])}" for place in places],
+        "models": [
+            model_data(number, model, codec, [seen.get(place) for place in places])
+            for number, (model, (codec, seen)) in enumerate(
+                zip(analysis.models, shown, strict=True)
+            )
+        ],
+        "tables": [asdict(table) for table in tables],
+        "figures": [
+            {
+                "title": picture.title,
+                "caption": picture.caption,
+                "png": base64.b64encode(picture.png).decode(),
+            }
+            for picture in pictures
+        ],
+    }
+    return assemble(data)
+
+
+def assemble(data: Any) -> bytes:
+    """The page with its data, script and style in it."""
+    script = "".join(page_file(name) for name in SCRIPTS)
+    style = page_file("page.css")
+    policy = (
+        f"default-src 'none'; script-src '{policy_hash(script)}'; "
+        f"style-src '{policy_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    parts = {"policy": policy, "style": style, "script": script, "data": script_json(data)}
+    pieces = page_file("page.html").split("{{")
+    page = pieces[0]
+    for piece in pieces[1:]:
+        name, _, rest = piece.partition("}}")
+        page += parts[name] + rest
+    return page.encode()
+
+
+def page_file(name: str) -> str:
+    """The text of a file of the page."""
+    folder = resources.files("nmt.analysis") / "report_page"
+    return (folder / name).read_text(encoding="utf-8")
+
+
+def policy_hash(content: str) -> str:
+    """How a Content-Security-Policy names the content of an element."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe inside a script element: ASCII, and no `<` to end it or to open a comment.
+
+    The escapes stand only inside strings, where JSON reads them as the characters.
+    """
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def summary(analysis: Analysis) -> str:
+    """What the report is about, in a line."""
+    names = ", ".join(model.name for model in analysis.models)
+    gold = f", gold alignments {analysis.gold}" if analysis.gold else ""
+    return f"{names} on {analysis.pairs:,} pairs of {analysis.source} and {analysis.target}{gold}"
+
+
+def shorten(text: str) -> str:
+    """The beginning of a sentence."""
+    return text if len(text) <= BEGINNING else text[:BEGINNING].rstrip() + " …"
+
+
+def model_data(
+    number: int, model: ModelResult, codec: Codec, seen: Sequence[PairAttention | None]
+) -> dict[str, Any]:
+    """One model: its measures, and all heads on every sentence (None for one that is too long)."""
+    return {
+        "name": model.name,
+        "colour": COLOURS[number % len(COLOURS)],
+        "attention": model.attention,
+        "layers": {type_: len(model.layers(type_)) for type_ in TYPES},
+        "heads": model.num_heads,
+        "measures": {type_: layer_measures(model, type_) for type_ in TYPES},
+        "sentences": [None if one is None else sentence_data(codec, one) for one in seen],
+    }
+
+
+def layer_measures(model: ModelResult, type_: str) -> list[dict[str, list[float]]]:
+    """By layer and measure a number for each head, and after them one for the whole layer."""
+    result = []
+    for number, layer in enumerate(model.layers(type_)):
+        measures: dict[str, list[float]] = {}
+        for key in MEASURES:
+            values = layer["heads"].get(key)
+            if values:
+                measures[key] = [*values, layer.get(key, float(np.mean(values)))]
+        if model.aer is not None and type_ == "cross":
+            for step in ("normal", "shifted"):
+                rates = model.aer[step]["layers"][number]
+                measures[f"aer_{step}"] = [*rates["heads"], rates["layer_attention"]]
+        result.append(
+            {key: [round(value, 5) for value in values] for key, values in measures.items()}
+        )
+    return result
+
+
+def sentence_data(codec: Codec, seen: PairAttention) -> dict[str, Any]:
+    """The words of a pair, and the weights of all heads."""
+    packed = base64.b64encode(zlib.compress(quantised(seen), level=9))
+    return {
+        "source": side_data(codec.source, seen.pair.source),
+        "target": side_data(codec.target, seen.pair.target),
+        "weights": packed.decode(),
+    }
+
+
+def side_data(codec: SideCodec, side: Segmentation) -> dict[str, Any]:
+    """Words, subwords without the end token, and the word of each subword."""
+    pieces = [codec.vocabulary.piece(number) for number in side.ids[:-1]]
+    return {"words": side.words, "pieces": pieces, "word_of_piece": side.word_of_piece}
+
+
+def quantised(seen: PairAttention) -> bytes:
+    """Largest weight of every head as float32, then a signed byte for each weight of each head.
+
+    Heads are ordered by type, layer and number. A byte n stands for the largest weight times
+    (n / LEVELS)^2, with the sign of n; it is 0 only for weights that are exactly 0.
+    """
+    order = {type_: number for number, type_ in enumerate(TYPES)}
+    sites: list[Site] = sorted(seen.weights, key=lambda site: (order[site.type], site.layer))
+    scales, levels = [], []
+    for site in sites:
+        largest, bytes_ = quantise(seen.weights[site])
+        scales.append(largest.astype("<f4").tobytes())
+        levels.append(bytes_.tobytes())
+    return b"".join([*scales, *levels])
+
+
+def quantise(
+    weights: npt.NDArray[np.float32],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int8]]:
+    """Largest size [H] and levels [H, Q, K] of weights [H, Q, K]."""
+    largest = np.abs(weights).max(axis=(1, 2))
+    sizes = np.abs(weights) / np.maximum(largest, np.finfo(np.float32).tiny)[:, None, None]
+    levels = np.maximum(np.rint(LEVELS * np.sqrt(sizes)), weights != 0)
+    return largest, (np.sign(weights) * levels).astype(np.int8)
+
+
+def pictured_heads(
+    models: Sequence[ModelResult], shown: Sequence[tuple[Codec, Shown]]
+) -> list[HeadWeights]:
+    """For each model some heads of its middle layer on one sentence of a length that reads well."""
+    places = set.intersection(*(set(seen) for _, seen in shown))
+    if not places:
+        return []
+    of_first = shown[0][1]
+    place = min(
+        sorted(places),
+        key=lambda place: abs(len(of_first[place].pair.target.words) - PICTURED_WORDS),
+    )
+    return [
+        head_weights(model, codec, seen[place])
+        for model, (codec, seen) in zip(models, shown, strict=True)
+    ]
+
+
+def head_weights(model: ModelResult, codec: Codec, seen: PairAttention) -> HeadWeights:
+    """Heads of the middle layer that differ in how often they are null, or else in sparsity."""
+    layers = model.layers("cross")
+    layer = (len(layers) - 1) // 2
+    of_heads = layers[layer]["heads"]
+    order = sorted(
+        range(model.num_heads),
+        key=lambda head: (of_heads["null_rate"][head], of_heads["sparsity"][head]),
+    )
+    count = min(PICTURED_HEADS, len(order))
+    chosen = sorted(order[round(step)] for step in np.linspace(0, len(order) - 1, count))
+    weights = seen.weights[Site("cross", layer)]
+    return HeadWeights(
+        model=model.name,
+        layer=layer,
+        queries=[*side_data(codec.target, seen.pair.target)["pieces"], "⟨end⟩"],
+        keys=[*side_data(codec.source, seen.pair.source)["pieces"], "⟨end⟩"],
+        heads={head: weights[head] for head in chosen},
+    )

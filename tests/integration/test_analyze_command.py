@@ -1,0 +1,211 @@
+"""nmt-analyze on small models with random weights."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.small_models import content, leftover_names
+from translation_models import make_codec, make_config, make_directory, make_model, random_lines
+
+from nmt.analysis.aligner import Aligner
+from nmt.analysis.analyze import exchange_targets
+from nmt.analysis.gold import read_gold
+from nmt.analysis.head_choice import error_rate_table
+from nmt.analysis.models import open_model
+from nmt.analysis.pairs import shuffle_targets
+from nmt.analysis.results import without_noise
+from nmt.analysis.statistics import corpus_statistics
+from nmt.cli import analyze
+
+SOURCE = [*random_lines(9, seed=1, longest=12), "", "the <b>old</b> dog"]
+TARGET = [*(line.upper() for line in random_lines(9, seed=2, longest=12)), "", "A CAT SEES"]
+GOLD = ["0-0", *["0p0"] * 8, "", "0-0 1-1 2p1"]
+FILES = {"analysis.json", "tables.md", "report.html", "MANIFEST.json"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models with other kinds and vocabularies, a text and its gold links."""
+    folder = tmp_path_factory.mktemp("analyze")
+    for kind, subword in (("rela-g", "bpe"), ("softmax", "none")):
+        config = make_config(kind, subword=subword)
+        codec = make_codec(config)
+        make_directory(folder / kind, config, codec, make_model(config, codec))
+    far = ["0-99", *[""] * 10]
+    for name, lines in (("source", SOURCE), ("target", TARGET), ("gold", GOLD), ("far", far)):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def run(folder: Path, output: Path, *options: str, models: tuple[str, ...] = ("rela-g",)) -> int:
+    inputs = [f"--source={folder / 'source'}", f"--target={folder / 'target'}"]
+    directories = [str(folder / model) for model in models]
+    return analyze.main(["--model", *directories, *inputs, f"--output={output}", *options])
+
+
+def page_data(output: Path) -> dict[str, Any]:
+    html = (output / "report.html").read_text(encoding="utf-8")
+    (text,) = re.findall(r'id="data">(.*?)</script>', html, flags=re.DOTALL)
+    return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def both(folder: Path) -> Path:
+    """An analysis of two models with gold."""
+    output = folder / "both"
+    options = (f"--gold={folder / 'gold'}", "--development=5", "--sentences=4")
+    assert run(folder, output, *options, models=("rela-g", "softmax")) == 0
+    return output
+
+
+def test_all_files_and_the_numbers_of_the_python_interface(folder: Path, both: Path) -> None:
+    names = {path.name for path in both.iterdir()}
+    assert names - FILES == {
+        "sparsity.png",
+        "alignment.png",
+        "diversity.png",
+        "null_rate.png",
+        "density.png",
+        "heads_0.png",
+        "heads_1.png",
+    }
+    rela, softmax = json.loads((both / "analysis.json").read_text())["models"]
+    loaded = open_model(folder / "rela-g", device="cpu")
+    pairs = list(zip(SOURCE, TARGET, strict=True))
+    expected = without_noise(corpus_statistics(loaded.model, loaded.codec, pairs).summary())
+    false_pairs = shuffle_targets(pairs, seed=1)
+    shuffled = without_noise(corpus_statistics(loaded.model, loaded.codec, false_pairs).summary())
+    layer = rela["statistics"]["cross"]["layer_1"]
+    false_rate = layer.pop("shuffled_null_rate")
+    false_rates = layer["heads"].pop("shuffled_null_rate")
+    assert layer == expected["cross"]["layer_1"]
+    assert false_rate == shuffled["cross"]["layer_1"]["null_rate"] != layer["null_rate"]
+    assert false_rates == shuffled["cross"]["layer_1"]["heads"]["null_rate"]
+    gold = list(read_gold(folder / "gold"))
+    counts = Aligner(loaded).evaluate(pairs, gold, path=folder / "gold", development=5)
+    assert rela["aer"] == without_noise(error_rate_table(*counts))
+    assert softmax["statistics"]["cross"]["layer_0"]["null_rate"] == 0.0
+    assert "shuffled_null_rate" not in softmax["statistics"]["cross"]["layer_0"]
+
+
+def test_the_page_has_words_weights_and_measures(both: Path) -> None:
+    data = page_data(both)
+    assert [model["name"] for model in data["models"]] == ["rela-g", "softmax"]
+    assert [text.split(":")[0] for text in data["sentences"]] == ["1", "2", "3", "4"]
+    rela, softmax = (model["sentences"][0] for model in data["models"])
+    assert rela["source"]["words"] == softmax["source"]["words"] == SOURCE[0].split()
+    assert rela["source"]["pieces"] != softmax["source"]["pieces"]
+    measures = data["models"][0]["measures"]["cross"][1]
+    assert len(measures["aer_shifted"]) == 4 + 1  # the heads, and all of them together
+    numbers = json.loads((both / "analysis.json").read_text())["models"][0]
+    layer = numbers["statistics"]["cross"]["layer_1"]
+    assert measures["null_rate"] == pytest.approx(
+        [*layer["heads"]["null_rate"], layer["null_rate"]], abs=1e-5
+    )
+    assert "| rela-g | – |" not in (both / "tables.md").read_text()
+
+
+def test_batch_size_changes_nothing_and_a_second_run_replaces_the_first(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert run(folder, output, "--sentences=2") == 0
+    before = content(output)
+    assert run(folder, output, "--sentences=2", "--batch-tokens=64") == 0
+    assert content(output) == before
+    assert run(folder, output, "--sentences=1", "--names=other") == 0
+    assert content(output).keys() == before.keys()
+    assert page_data(output)["models"][0]["name"] == "other"
+    assert not leftover_names(tmp_path)
+    assert "report.html" in capfd.readouterr().err
+
+
+def test_foreign_files_are_never_touched(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    assert run(folder, tmp_path) == 2
+    assert "thesis.tex" in capfd.readouterr().err
+    assert run(folder, tmp_path / "thesis.tex") == 2
+    assert run(folder, tmp_path / "out", "--sentences=0") == 0
+    (tmp_path / "out" / "mine.png").write_bytes(b"precious")
+    assert run(folder, tmp_path / "out") == 2
+    assert "mine.png" in capfd.readouterr().err
+    assert run(folder, folder / "softmax") == 2  # a model has a manifest, too
+    assert content(tmp_path)["out/mine.png"] == content(tmp_path)["thesis.tex"] == b"precious"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--names", "a", "b"], "--names: expected 1"),
+        (["--development=3"], "--development: expected --gold"),
+        (["--gold=GOLD", "--development=11"], "fewer than the 11 pairs"),
+        (["--gold=GOLD", "--gold-index=1"], "below 1"),
+        (["--gold=SOURCE"], "expected links"),
+        (["--gold=FAR"], "joins source word 0 and target word 99"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(
+    folder: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    given = [
+        re.sub("=([A-Z]+)$", lambda name: f"={folder / name[1].lower()}", option)
+        for option in options
+    ]
+    assert run(folder, tmp_path / "out", *given) == 2
+    err = capfd.readouterr().err
+    assert message in err
+    assert err.startswith("nmt-analyze: ") or "\nnmt-analyze: " in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_gold_must_have_a_line_a_pair(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "short").write_text("0-0\n")
+    assert run(folder, tmp_path / "out", f"--gold={tmp_path / 'short'}") == 2
+    assert "expected a line for each of 11 pairs, got 1" in capfd.readouterr().err
+    assert run(folder, tmp_path / "out", f"--gold={tmp_path / 'short'}", "--max-pairs=1") == 0
+
+
+def test_models_are_named_by_what_tells_them_apart(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, tmp_path / "out", models=("rela-g", "rela-g")) == 2
+    assert "--names" in capfd.readouterr().err
+    parser = analyze.build_parser()
+    required = ["--source=a", "--target=b", "--output=c"]
+    arguments = parser.parse_args(["--model", "x/best", "y/best", *required])
+    assert analyze.model_names(arguments) == ["x/best", "y/best"]
+
+
+def test_long_pairs_are_left_out_with_a_warning(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, tmp_path / "out", "--max-length=8") == 0
+    assert "pairs have more than 8 subwords" in capfd.readouterr().err
+    sentences = page_data(tmp_path / "out")["models"][0]["sentences"]
+    assert None in sentences
+    assert any(sentences)
+
+
+def test_every_source_gets_a_false_target_in_flat_memory() -> None:
+    pairs = [(f"s{number}", f"t{number}") for number in range(21)]
+    for window in (2, 5, 20, 100):
+        shuffled = list(exchange_targets(iter(pairs), seed=3, window=window))
+        assert [source for source, _ in shuffled] == [source for source, _ in pairs]
+        assert sorted(target for _, target in shuffled) == sorted(target for _, target in pairs)
+        assert all(source[1:] != target[1:] for source, target in shuffled)
+    whole = list(exchange_targets(iter(pairs), seed=3))
+    assert whole == [tuple(pair) for pair in shuffle_targets(pairs, seed=3)]
+    # Nothing is read far ahead of what is needed.
+    endless = zip(map(str, itertools.count()), map(str, itertools.count()), strict=True)
+    assert len(list(itertools.islice(exchange_targets(endless, seed=1, window=5), 12))) == 12

@@ -1,0 +1,119 @@
+"""Figures: which there are, and what their pixels say."""
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+from matplotlib import image
+from matplotlib.colors import to_rgb
+
+from nmt.analysis.figures import (
+    COLOURS,
+    NULL_COLOUR,
+    HeadWeights,
+    all_pictures,
+    coloured,
+    density_edges,
+    density_shares,
+    look,
+)
+from nmt.analysis.results import TYPES, Analysis, ModelResult
+
+WEIGHTS = np.array([[0.0, 0.5, 2.0], [0.0, 0.0, 0.0], [0.25, 0.0, -0.5]], dtype=np.float32)
+
+
+def model(name: str, *, nullable: bool, alpha: bool = False) -> ModelResult:
+    layer = {
+        "sparsity": 0.5,
+        "null_rate": 0.1,
+        "shuffled_null_rate": 0.2,
+        "entropy": 1.0,
+        "diversity": {"plain": 0.5},
+        "heads": {
+            "density": [[1, 2, 3], [0, 4]],
+            "sparsity": [0.5, 0.5],
+            **({"alpha": [1.3, 1.7]} if alpha else {}),
+        },
+    }
+    return ModelResult(
+        name=name,
+        path=name,
+        parameters=1,
+        attention=dict.fromkeys(TYPES, "rela-g"),
+        nullable=dict.fromkeys(TYPES, nullable),
+        statistics={type_: {"layer_0": layer, "layer_1": layer} for type_ in TYPES},
+    )
+
+
+def analysis(*models: ModelResult) -> Analysis:
+    return Analysis("a", "b", 3, 1, list(models))
+
+
+def names(*models: ModelResult) -> list[str]:
+    return [picture.name for picture in all_pictures(analysis(*models), [])]
+
+
+def test_only_figures_with_something_to_show() -> None:
+    plain = model("plain", nullable=False)
+    assert names(plain) == ["sparsity", "diversity", "density"]
+    row = {"layer_attention": 0.5, "best_head_aer": 0.25}
+    aer = {step: {"layers": [row, row]} for step in ("normal", "shifted")}
+    rated = dataclasses.replace(model("rela", nullable=True, alpha=True), aer=aer)
+    assert names(plain, rated) == [
+        "sparsity",
+        "alignment",
+        "diversity",
+        "null_rate",
+        "density",
+        "alpha",
+    ]
+
+
+def test_a_model_has_its_colour_in_the_picture() -> None:
+    first, second = (model(name, nullable=True) for name in ("one", "two"))
+    (picture, *_) = all_pictures(analysis(first, second), [])
+    pixels = image.imread(io.BytesIO(picture.png), format="png")[..., :3]
+    # Both curves have the same values, so the first shows in the legend only.
+    for number in range(2):
+        near = np.abs(pixels - np.array(to_rgb(COLOURS[number]))).max(axis=-1) < 0.02
+        assert near.sum() > 50
+    assert look(0) != look(1)
+
+
+def test_pictures_are_the_same_each_time_and_take_any_text() -> None:
+    odd = ["$\\frac{", "_hidden", "<b>", "שלום", "日本", "\x07", "‮"]
+    heads = HeadWeights("$x_", 0, odd[:3], odd[3:6], {0: WEIGHTS, 5: WEIGHTS})
+    whole = analysis(model("_$\\alpha$ & co", nullable=True))
+    first, second = (all_pictures(whole, [heads]) for _ in range(2))
+    assert [one.png for one in first] == [one.png for one in second]
+    assert "heads_0" in [one.name for one in first]
+
+
+def test_zeros_are_white_and_null_rows_have_their_colour() -> None:
+    pixels = coloured(WEIGHTS)
+    assert (pixels[0, 0] == 1.0).all()
+    assert (pixels[2, 1] == 1.0).all()
+    np.testing.assert_allclose(pixels[1], np.tile(to_rgb(NULL_COLOUR), (3, 1)))
+    # Darker is more.
+    assert pixels[0, 2].sum() < pixels[0, 1].sum() < pixels[2, 0].sum() < 3.0
+    # A negative weight is red, not blue.
+    assert pixels[2, 2][0] > pixels[2, 2][2]
+    assert pixels[0, 1][0] < pixels[0, 1][2]
+
+
+def test_density_is_over_heads_and_layers() -> None:
+    # Two layers of heads with counts 1, 2, 3 and 0, 4.
+    assert density_shares(model("x", nullable=True), "cross") == pytest.approx(
+        np.array([2, 12, 6]) / 20
+    )
+
+
+@pytest.mark.parametrize("last", [0, 1, 29, 30, 31, 200])
+def test_bars_cover_all_numbers_once(last: int) -> None:
+    edges = density_edges(last)
+    assert edges[0] == 0
+    assert edges[1] == 1  # null queries have a bar of their own
+    assert edges[-1] > last
+    assert (np.diff(edges) > 0).all()
+    assert len(edges) <= 33
