@@ -1,12 +1,38 @@
 #!/usr/bin/env bash
 # Sets everything up and does the main job on the embedded corpus: writes it, trains a small model
-# with ReLA-g cross attention, averages, translates and scores. Results are in demo/.
+# with ReLA-g cross attention, averages, translates, scores and looks inside. Results are in demo/.
+#   bash scripts/demo.sh            a few minutes
+#   bash scripts/demo.sh --quick    under a minute, to see that everything works; learns next to nothing
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 
+sizes=()
+settings=()
+if [ "${1:-}" = --quick ]; then
+    sizes=(--train 1000 --validation 20 --test 20 --noisy 20)
+    settings=(train.max_updates=20 train.schedule.warmup=10 train.save_every=5 validate.every=20)
+elif [ $# -gt 0 ]; then
+    echo "usage: bash scripts/demo.sh [--quick]" >&2
+    exit 2
+fi
+
 run=demo/runs/rela-g-cross
-python recipes/demo/generate.py --output demo/data
-nmt-train --config configs/demo/rela-g-cross.yaml
+python recipes/demo/generate.py --output demo/data "${sizes[@]}"
+nmt-train --config configs/demo/rela-g-cross.yaml "${settings[@]}"
 nmt-average-checkpoints --run "$run" --last 5
 nmt-translate --model "$run" --input demo/data/test.en --output demo/test.translated.de
+nmt-align --model "$run" --source demo/data/test.en --target demo/data/test.de \
+    --gold demo/data/test.align --output demo/test.links
+nmt-analyze --model "$run" --source demo/data/test.en --target demo/data/test.de \
+    --gold demo/data/test.align --output demo/analysis
+
+echo
+paste -d '\n' <(sed 's/^/source      /' demo/data/test.en) \
+    <(sed 's/^/translation /' demo/test.translated.de) \
+    <(sed 's/^/reference   /' demo/data/test.de) | head -n 9
+echo
 nmt-score --hypothesis demo/test.translated.de --reference demo/data/test.de --metrics bleu chrf ter
+echo
+echo "look at   demo/analysis/report.html (in a browser) and demo/analysis/*.png"
+echo "curves    tensorboard --logdir demo/runs"
+echo "try it    echo 'The old man sees a dog .' | .venv/bin/nmt-translate --model $run"

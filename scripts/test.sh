@@ -6,4 +6,4 @@ source "$(dirname "$0")/environment.sh"
 ruff format --check .
 ruff check .
 mypy
-exec pytest --numprocesses "$(nproc)" --dist loadfile "$@"
+exec pytest --numprocesses "$(nproc)" --dist worksteal "$@"

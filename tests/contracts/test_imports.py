@@ -24,11 +24,12 @@ MAY_IMPORT = {
 MAY_IMPORT["training"] = MAY_IMPORT["analysis"] | {"analysis"}
 MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training"}
 MAY_IMPORT["cli"] = MAY_IMPORT["bench"] | {"bench"}
+MAY_IMPORT["recipes"] = MAY_IMPORT["cli"] | {"cli"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 COMMANDS = sorted(
     path.stem
     for path in (PACKAGE / "cli").glob("*.py")
-    if "def build_parser" in path.read_text(encoding="utf-8")
+    if "def main(" in path.read_text(encoding="utf-8")
 )
 
 

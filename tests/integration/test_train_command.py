@@ -135,7 +135,7 @@ def full_disk(first: int, last: int) -> None:
     calls = 0
 
     class Full(io.FileIO):
-        def write(self, data: Any, /) -> int:
+        def write(self, _data: Any, /) -> int:
             raise OSError(errno.ENOSPC, "No space left on device", str(self.name))
 
     def save(self: Trainer) -> None:
