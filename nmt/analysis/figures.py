@@ -78,6 +78,7 @@ class HeadWeights:
     queries: Sequence[str]
     keys: Sequence[str]
     heads: dict[int, Weights]  # by number: [Q, K]
+    normalised: bool = False  # weights sum to 1
 
 
 def all_pictures(analysis: Analysis, heads: Sequence[HeadWeights]) -> list[Picture]:
@@ -376,7 +377,9 @@ def heads_picture(number: int, shown: HeadWeights) -> Picture:
     for axes in grid.flat[len(shown.heads) :]:
         axes.set_visible(False)
     for axes, (head, weights) in zip(grid.flat, shown.heads.items(), strict=False):
-        axes.imshow(coloured(weights), aspect="equal", interpolation="nearest")
+        axes.imshow(
+            coloured(weights, normalised=shown.normalised), aspect="equal", interpolation="nearest"
+        )
         null = float((~(weights != 0).any(axis=1)).mean())
         axes.set_title(f"head {head}" + (f", {100 * null:.0f} % null" if null else ""))
         axes.set_xticks(range(columns), shown.keys, rotation=90, fontsize=8.5)
@@ -393,20 +396,24 @@ def heads_picture(number: int, shown: HeadWeights) -> Picture:
         figure,
         {
             "weight (darker is more)": Patch(facecolor=POSITIVE(0.75)),
-            "attends to nothing": Patch(facecolor=NULL_COLOUR),
+            **({} if shown.normalised else {"attends to nothing": Patch(facecolor=NULL_COLOUR)}),
         },
     )
     title = f"Cross-attention of {shown.model}, layer {shown.layer}"
+    darkest = "1" if shown.normalised else "the largest weight of the head"
     caption = (
         "Rows are what is predicted, columns the source. White is exactly 0; a row that is all 0 "
-        "has its own colour. Shades are relative to the largest weight of the head"
+        f"has its own colour. The darkest shade is {darkest}"
     )
     return Picture(f"heads_{number}", title, caption, png(figure))
 
 
-def coloured(weights: Weights) -> npt.NDArray[np.float64]:
-    """[Q, K, 3] colours of weights [Q, K]; small weights are lifted by a square root."""
-    largest = float(np.abs(weights).max()) or 1.0
+def coloured(weights: Weights, *, normalised: bool) -> npt.NDArray[np.float64]:
+    """[Q, K, 3] colours of weights [Q, K]; small weights are lifted by a square root.
+
+    Shades of weights that sum to 1 are absolute, those of others relative to the largest.
+    """
+    largest = 1.0 if normalised else float(np.abs(weights).max()) or 1.0
     sizes = np.sqrt(np.abs(weights) / largest)
     image = np.where((weights > 0)[..., None], POSITIVE(sizes)[..., :3], NEGATIVE(sizes)[..., :3])
     image[weights == 0] = 1.0

@@ -27,7 +27,7 @@ from nmt.model.observe import Site
 LEVELS = 127  # of the size of a weight, in a signed byte
 SCRIPTS = ("weights.js", "panel.js", "heads.js", "page.js")
 MEASURES = ("null_rate", "shuffled_null_rate", "sparsity", "entropy", "alpha")
-PICTURED_WORDS = 10  # a sentence of about this length makes a readable figure
+PICTURED_LENGTH = 14  # subwords; a sentence of about this length makes a readable figure
 BEGINNING = 70  # characters of a sentence in the list of sentences
 
 Shown = Mapping[int, PairAttention]  # by the place of the pair
@@ -125,6 +125,7 @@ def model_data(
         "name": model.name,
         "colour": COLOURS[number % len(COLOURS)],
         "attention": model.attention,
+        "nullable": model.nullable,
         "layers": {type_: len(model.layers(type_)) for type_ in TYPES},
         "heads": model.num_heads,
         "measures": {type_: layer_measures(model, type_) for type_ in TYPES},
@@ -203,7 +204,7 @@ def pictured_heads(
     of_first = shown[0][1]
     place = min(
         sorted(places),
-        key=lambda place: abs(len(of_first[place].pair.target.words) - PICTURED_WORDS),
+        key=lambda place: abs(of_first[place].pair.length - PICTURED_LENGTH),
     )
     return [
         head_weights(model, codec, seen[place])
@@ -229,4 +230,5 @@ def head_weights(model: ModelResult, codec: Codec, seen: PairAttention) -> HeadW
         queries=[*side_data(codec.target, seen.pair.target)["pieces"], "⟨end⟩"],
         keys=[*side_data(codec.source, seen.pair.source)["pieces"], "⟨end⟩"],
         heads={head: weights[head] for head in chosen},
+        normalised=not model.nullable["cross"],
     )

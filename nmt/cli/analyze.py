@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -154,8 +155,11 @@ def model_names(arguments: argparse.Namespace) -> list[str]:
 
 
 def check_output(path: Path) -> None:
-    """Refuse to replace anything that this command did not write."""
+    """Refuse to replace anything that this command did not write, or a place out of reach."""
     if not path.exists():
+        parent = next(parent for parent in path.parents if parent.exists())
+        if not (parent.is_dir() and os.access(parent, os.W_OK)):
+            raise UserError(f"--output: {parent} is no directory that can be written to")
         return
     if not path.is_dir():
         raise UserError(f"--output: {path} is a file; give a directory")

@@ -91,6 +91,11 @@ class Panel {
       button.classList.toggle("null", map.nulls[row]);
       return button;
     })));
+    // Set anew, for Chromium does not look again at words that are replaced.
+    for (const line of this.element.querySelectorAll(".words")) {
+      line.removeAttribute("dir");
+      line.dir = "auto";
+    }
     this.find(".pictures").hidden = !this.map;
   }
 

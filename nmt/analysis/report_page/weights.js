@@ -130,7 +130,9 @@ function heatMap(buffer, choice, sentence) {
     return sum / Math.max(row.positions.length, 1);
   }));
   const nulls = cells.map((row) => row.every((weight) => !weight));
-  const largest = Math.max(1e-9, ...cells.flat().map(Math.abs));
+  // Shades of weights that sum to 1 are absolute, those of others relative to the head's largest.
+  const largest = data.models[choice.model].nullable[choice.type]
+    ? Math.max(1e-9, ...cells.flat().map(Math.abs)) : 1;
   return { rows, columns, cells, nulls, largest };
 }
 

@@ -91,7 +91,7 @@ def test_pictures_are_the_same_each_time_and_take_any_text() -> None:
 
 
 def test_zeros_are_white_and_null_rows_have_their_colour() -> None:
-    pixels = coloured(WEIGHTS)
+    pixels = coloured(WEIGHTS, normalised=False)
     assert (pixels[0, 0] == 1.0).all()
     assert (pixels[2, 1] == 1.0).all()
     np.testing.assert_allclose(pixels[1], np.tile(to_rgb(NULL_COLOUR), (3, 1)))
@@ -100,6 +100,12 @@ def test_zeros_are_white_and_null_rows_have_their_colour() -> None:
     # A negative weight is red, not blue.
     assert pixels[2, 2][0] > pixels[2, 2][2]
     assert pixels[0, 1][0] < pixels[0, 1][2]
+
+
+def test_shades_of_weights_that_sum_to_one_are_absolute() -> None:
+    even = np.full((1, 4), 0.25)
+    assert coloured(even, normalised=True).sum() > coloured(even, normalised=False).sum()
+    assert (coloured(even, normalised=True) == coloured(even / 0.25, normalised=True)).mean() < 0.5
 
 
 def test_density_is_over_heads_and_layers() -> None:
