@@ -112,13 +112,13 @@ def test_batch_size_changes_nothing_and_a_second_run_replaces_the_first(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "out"
-    assert run(folder, output, "--sentences=2", "--names=first") == 0
+    assert run(folder, output, "--sentences=2", "--names=MINE") == 0
     before = content(output)
-    assert run(folder, output, "--sentences=2", "--names=other", "--batch-tokens=64") == 0
+    assert run(folder, output, "--sentences=2", "--names=YOURS", "--batch-tokens=64") == 0
     after = content(output)
     assert after.keys() == before.keys()
     for name in ("analysis.json", "tables.md"):
-        assert after[name] == before[name].replace(b"first", b"other") != before[name]
+        assert after[name] == before[name].replace(b"MINE", b"YOURS") != before[name]
     assert after["heads_0.png"] == before["heads_0.png"]
     assert page_data(output)["models"][0]["sentences"][1] is not None
     assert not leftover_names(tmp_path)
