@@ -14,7 +14,7 @@ from nmt.errors import ConfigError
 
 if TYPE_CHECKING:
     from nmt.recipes.corpus import Layout
-    from nmt.recipes.stages import StageName
+    from nmt.recipes.stages import Run, StageName
 
 logger = logging.getLogger(__name__)
 
@@ -76,39 +76,23 @@ def build_parser() -> Parser:
 
 def run_recipe(arguments: argparse.Namespace) -> int:
     """Run the stages that were asked for."""
-    from nmt.recipes.corpus import Layout
-    from nmt.recipes.recipe import load_recipe
-    from nmt.recipes.stages import FailedError, Run, load_run_config, run_stage
+    from nmt.recipes.stages import FailedError, run_stage
 
-    directory = Path(os.path.abspath(arguments.directory))
-    configs = directory.parent.parent / "configs" / directory.name
+    directory = arguments.directory
     if arguments.list:
-        print("\n".join(sorted(path.stem for path in variants(configs))))
+        print("\n".join(sorted(path.stem for path in variants(configs_of(directory)))))
         return 0
     named = [word for word in arguments.words if "=" not in word]
     if len(named) > 1:
         raise ConfigError(f"expected one variant, got {' and '.join(named)}")
-    settings = [word for word in arguments.words if "=" in word]
-    cleaning = tuple(word for word in settings if word.startswith("clean."))
-    recipe = load_recipe(directory / f"{arguments.recipe}.toml", cleaning)
-    known = {corpus.name for corpus in recipe.train}
-    if unknown := sorted(set(arguments.without) - known):
-        raise ConfigError(f"--without {unknown[0]}: expected one of {', '.join(sorted(known))}")
-    left = tuple(corpus for corpus in recipe.train if corpus.name not in arguments.without)
-    recipe = replace(recipe, train=left)
-    config_path = find_variant(configs, named[0] if named else recipe.variant)
-    task = (
-        directory.name if arguments.recipe == "recipe" else f"{directory.name}-{arguments.recipe}"
+    run = make_run(
+        directory,
+        named[0] if named else None,
+        settings=[word for word in arguments.words if "=" in word],
+        recipe_name=arguments.recipe,
+        without=arguments.without,
+        provided=arguments.data,
     )
-    data = directory.parent.parent / "data"
-    layout = Layout(data / task, data / "downloads", recipe.languages)
-    overrides = [*recipe.overrides]
-    if task != directory.name:
-        runs = directory.parent.parent / "runs" / task
-        overrides += other_paths(layout, recipe.validation.name, runs, config_path.stem)
-    overrides += [word for word in settings if word not in cleaning]
-    config = load_run_config(config_path, overrides, layout, recipe)
-    run = Run(recipe, layout, config_path, tuple(overrides), config, arguments.data)
     try:
         for name in STAGES:
             if arguments.stage in (None, name):
@@ -117,6 +101,47 @@ def run_recipe(arguments: argparse.Namespace) -> int:
         logger.warning("stopped; the same command goes on from here")
         return error.exit_code
     return 0
+
+
+def make_run(
+    directory: Path,
+    variant: str | None,
+    *,
+    settings: Sequence[str],
+    recipe_name: str = "recipe",
+    without: Sequence[str] = (),
+    provided: Path | None = None,
+) -> "Run":
+    """A variant (None: the recipe's own choice) of the recipe in a directory, with settings."""
+    from nmt.recipes.corpus import Layout
+    from nmt.recipes.recipe import load_recipe
+    from nmt.recipes.stages import Run, load_run_config
+
+    directory = Path(os.path.abspath(directory))
+    cleaning = tuple(word for word in settings if word.startswith("clean."))
+    recipe = load_recipe(directory / f"{recipe_name}.toml", cleaning)
+    known = {corpus.name for corpus in recipe.train}
+    if unknown := sorted(set(without) - known):
+        raise ConfigError(f"--without {unknown[0]}: expected one of {', '.join(sorted(known))}")
+    left = tuple(corpus for corpus in recipe.train if corpus.name not in without)
+    recipe = replace(recipe, train=left)
+    config_path = find_variant(configs_of(directory), variant or recipe.variant)
+    task = directory.name if recipe_name == "recipe" else f"{directory.name}-{recipe_name}"
+    data = directory.parent.parent / "data"
+    layout = Layout(data / task, data / "downloads", recipe.languages)
+    overrides = [*recipe.overrides]
+    if task != directory.name:
+        runs = directory.parent.parent / "runs" / task
+        overrides += other_paths(layout, recipe.validation.name, runs, config_path.stem)
+    overrides += [word for word in settings if word not in cleaning]
+    config = load_run_config(config_path, overrides, layout, recipe)
+    return Run(recipe, layout, config_path, tuple(overrides), config, provided)
+
+
+def configs_of(directory: Path) -> Path:
+    """Where the variants of a recipe are."""
+    directory = Path(os.path.abspath(directory))
+    return directory.parent.parent / "configs" / directory.name
 
 
 def other_paths(layout: "Layout", validation: str, runs: Path, variant: str) -> list[str]:
