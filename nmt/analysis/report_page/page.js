@@ -85,9 +85,8 @@ function step(name, by) {
 function stepInTable(by) {
   const list = sortedHeads();
   const place = list.findIndex((head) => sameHead(head, state.panels[state.active]));
-  const next = list[place < 0 ? 0 : (place + by + list.length) % list.length];
-  const { model, type, layer, head } = next;
-  if (next) choose(state.active, { model, type, layer, head });
+  const { model, type, layer, head } = list[place < 0 ? 0 : (place + by + list.length) % list.length];
+  choose(state.active, { model, type, layer, head });
 }
 
 function stepWord(by) {

@@ -132,7 +132,7 @@ function heatMap(buffer, choice, sentence) {
   const nulls = cells.map((row) => row.every((weight) => !weight));
   // Shades of weights that sum to 1 are absolute, those of others relative to the head's largest.
   const largest = data.models[choice.model].nullable[choice.type]
-    ? Math.max(1e-9, ...cells.flat().map(Math.abs)) : 1;
+    ? cells.flat().reduce((most, weight) => Math.max(most, Math.abs(weight)), 1e-9) : 1;
   return { rows, columns, cells, nulls, largest };
 }
 
