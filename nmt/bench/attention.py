@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nmt.bench.machine import Machine, describe_machine
+from nmt.bench.timing import seconds
 from nmt.config.config import AttentionConfig
 from nmt.model.attention import AttentionCore
 from nmt.model.attention_kinds import ATTENTION_KINDS
@@ -61,13 +62,15 @@ class Measurement:
 def measure_attention(sizes: Sizes, lengths: Sequence[int]) -> list[Measurement]:
     """Every form at every length, interleaved, so that a busy machine treats all alike."""
     results: list[Measurement] = []
+    device = torch.device(sizes.device)
     for length in lengths:
         forms = make_forms(sizes, length)
         times: dict[str, list[float]] = {name: [] for name in forms}
-        counts = {name: calls_needed(form, sizes.device) for name, form in forms.items()}
+        counts = {name: calls_needed(form, device) for name, form in forms.items()}
         for _ in range(sizes.repeats):
+            gc.collect()  # between rounds, so that it seldom is within
             for name, form in forms.items():
-                times[name].append(seconds(form, counts[name], sizes.device))
+                times[name].append(seconds(form, counts[name], device))
         medians = {name: statistics.median(found) for name, found in times.items()}
         best = min(medians[name] for name in REFERENCES)
         results.extend(
@@ -78,27 +81,10 @@ def measure_attention(sizes: Sizes, lengths: Sequence[int]) -> list[Measurement]
     return results
 
 
-def calls_needed(form: Callable[[], None], device: str) -> int:
+def calls_needed(form: Callable[[], None], device: torch.device) -> int:
     """How many calls make a measurement of about 30 ms; the first call warms up."""
     seconds(form, 1, device)
     return max(1, math.ceil(0.03 / seconds(form, 1, device)))
-
-
-def seconds(form: Callable[[], None], calls: int, device: str) -> float:
-    """The mean time of a call."""
-    gc.collect()
-    synchronize(device)
-    start = time.perf_counter()
-    for _ in range(calls):
-        form()
-    synchronize(device)
-    return (time.perf_counter() - start) / calls
-
-
-def synchronize(device: str) -> None:
-    """Wait for the GPU, if there is one at work."""
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def make_forms(sizes: Sizes, length: int) -> dict[str, Callable[[], None]]:
@@ -175,13 +161,11 @@ def as_markdown(measurements: Sequence[Measurement]) -> str:
     return "\n".join(lines)
 
 
-def as_json(sizes: Sizes, measurements: Sequence[Measurement]) -> str:
+def as_json(sizes: Sizes, machine: Machine, measurements: Sequence[Measurement]) -> str:
     """Everything measured, with what it was measured on."""
     document = {
         "benchmark": "attention",
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if sizes.device == "cuda" else None,
+        "machine": asdict(machine),
         **asdict(sizes),
         "measurements": [asdict(measurement) for measurement in measurements],
     }
@@ -190,7 +174,9 @@ def as_json(sizes: Sizes, measurements: Sequence[Measurement]) -> str:
 
 def run(sizes: Sizes, lengths: Sequence[int], json_path: Path | None) -> str:
     """Measure, write the JSON file if one is named, and return the Markdown table."""
+    machine = describe_machine(torch.device(sizes.device))
     measurements = measure_attention(sizes, lengths)
     if json_path is not None:
-        json_path.write_text(as_json(sizes, measurements) + "\n", encoding="utf-8")
-    return as_markdown(measurements)
+        text = as_json(sizes, machine, measurements) + "\n"
+        json_path.write_text(text, encoding="utf-8")
+    return f"{machine}\n\n{as_markdown(measurements)}"

@@ -1,0 +1,184 @@
+"""Results of benchmarks as Markdown, JSON and figures."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from nmt.analysis.figures import COLOURS, legend, look, new_figure, png, styled
+from nmt.bench.decoding import DecodingResult, DecodingSpeed
+from nmt.bench.timing import Spread
+from nmt.bench.training import TrainingResult
+
+MILLION = 1e6
+GIGA = 1e9
+DASHES = ("-", "--", ":")
+
+
+def training_markdown(result: TrainingResult) -> str:
+    """The paper's Table 2, with what a reader needs besides."""
+    rows = [
+        (
+            speed.kind,
+            f"{speed.parameters / MILLION:.2f}M",
+            times(speed.relative_speed),
+            spread(speed.tokens_per_second, "{:,.0f}"),
+            percent(speed.share_of_matrix_rate),
+            megabytes(speed.peak_memory_bytes),
+        )
+        for speed in result.kinds
+    ]
+    header = (
+        "attention",
+        "parameters",
+        "Δ train",
+        "target tokens/s",
+        "of the matrix-product rate",
+        "peak memory",
+    )
+    return "\n".join(
+        [
+            f"{result.machine}",
+            f"Matrix products: {spread(result.matrix_rate, '{:.0f}', 1 / GIGA)} GFLOP/s; "
+            f"{result.operations_per_token / MILLION:.1f} MFLOP and {result.tokens:,} target "
+            f"tokens a round. Δ train: speed relative to {result.reference}.",
+            "",
+            table(header, rows),
+        ]
+    )
+
+
+def decoding_markdown(result: DecodingResult) -> str:
+    """A table of all models and batch sizes, and one of the speeds by source length."""
+    rows = [
+        (
+            label(speed),
+            f"{speed.batch_size}",
+            f"{speed.parameters / MILLION:.2f}M",
+            times(speed.relative_speed),
+            spread(speed.sentences_per_second, "{:.1f}"),
+            spread(speed.tokens_per_second, "{:,.0f}"),
+            percent(speed.share_of_matrix_rate),
+            megabytes(speed.peak_memory_bytes),
+        )
+        for speed in result.models
+    ]
+    header = (
+        "model",
+        "batch",
+        "parameters",
+        "Δ decode",
+        "sentences/s",
+        "target tokens/s",
+        "of the matrix-product rate",
+        "memory on top",
+    )
+    return "\n".join(
+        [
+            f"{result.machine}",
+            f"Matrix products: {spread(result.matrix_rate, '{:.0f}', 1 / GIGA)} GFLOP/s; "
+            f"{result.sentences} sentences, beam {result.beam}. Δ decode: speed relative to "
+            f"{label(result.models[0])} at the same batch size.",
+            "",
+            table(header, rows),
+            "",
+            "Speed by source length (subwords), relative to the first model:",
+            "",
+            group_table(result.models),
+        ]
+    )
+
+
+def group_table(models: Sequence[DecodingSpeed]) -> str:
+    """Figure 2 in numbers: a column a group."""
+    groups = [f"{group.shortest}-{group.longest}" for group in models[0].groups]
+    rows = [
+        (label(speed), f"{speed.batch_size}", *(f"{g.relative_speed:.2f}x" for g in speed.groups))
+        for speed in models
+    ]
+    return table(("model", "batch", *groups), rows)
+
+
+def label(speed: DecodingSpeed) -> str:
+    """The name of a model in tables and figures."""
+    return f"{speed.model}, int8" if speed.weights == "int8" else speed.model
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def times(ratio: Spread) -> str:
+    """A ratio of speeds."""
+    return f"{ratio.median:.2f}x"
+
+
+def percent(share: Spread) -> str:
+    """A share."""
+    return f"{100 * share.median:.0f} %"
+
+
+def spread(values: Spread, form: str, factor: float = 1.0) -> str:
+    """The median and, in brackets, the lowest and highest value."""
+    median, low, high = (form.format(factor * x) for x in (values.median, values.low, values.high))
+    return f"{median} ({low} to {high})"
+
+
+def megabytes(size: int | None) -> str:
+    """Memory."""
+    return "unknown" if size is None else f"{size / MILLION:,.0f} MB"
+
+
+def as_json(
+    benchmark: str, settings: dict[str, Any], result: TrainingResult | DecodingResult
+) -> str:
+    """Everything measured, with what it was measured on and how."""
+    return json.dumps({"benchmark": benchmark, "settings": settings, **asdict(result)}, indent=2)
+
+
+def training_figure(result: TrainingResult) -> bytes:
+    """A bar for each kind: speed relative to the reference; a PNG."""
+    with styled():
+        figure = new_figure(1.5 + 0.9 * len(result.kinds), 3.2)
+        axes = figure.subplots()
+        ratios = [speed.relative_speed for speed in result.kinds]
+        names = [speed.kind for speed in result.kinds]
+        medians = [ratio.median for ratio in ratios]
+        ends = [
+            [ratio.median - ratio.low for ratio in ratios],
+            [ratio.high - ratio.median for ratio in ratios],
+        ]
+        axes.bar(names, medians, yerr=ends, capsize=3, color=look(0)["color"])
+        axes.axhline(1.0, color="black", linewidth=0.8)
+        axes.set_ylabel(f"training speed ({result.reference} = 1)")
+        axes.tick_params(axis="x", rotation=30)
+        axes.grid(visible=False, axis="x")
+        return png(figure)
+
+
+def line(number: int) -> dict[str, Any]:
+    """Colour, mark and dashes of a curve; colours begin again after all have been used."""
+    return {**look(number), "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+
+
+def decoding_figure(result: DecodingResult) -> bytes:
+    """The paper's Figure 2, a panel for each batch size; a PNG."""
+    sizes = list(dict.fromkeys(speed.batch_size for speed in result.models))
+    with styled():
+        figure = new_figure(4.5 * len(sizes), 3.6)
+        row = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+        entries = {}
+        for axes, size in zip(row, sizes, strict=True):
+            models = [speed for speed in result.models if speed.batch_size == size]
+            for number, speed in enumerate(models):
+                lengths = [group.mean_length for group in speed.groups]
+                ratios = [group.relative_speed for group in speed.groups]
+                (entries[label(speed)],) = axes.plot(lengths, ratios, **line(number))
+            axes.set_title(f"batch {size}")
+            axes.set_xlabel("source length (subwords)")
+            axes.set_ylim(bottom=0.0)
+        row[0].set_ylabel(f"decoding speed ({label(result.models[0])} = 1)")
+        legend(figure, entries)
+        return png(figure)

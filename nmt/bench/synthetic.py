@@ -1,0 +1,106 @@
+"""Tasks and models made of random numbers, for machines without data or a trained model."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nmt.config.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    ParallelFiles,
+    SubwordConfig,
+    TrainConfig,
+)
+from nmt.data.codec import Codec
+from nmt.data.corpus import SIDES, CorpusWriter, EncodedCorpus, Integers, Side, Tokens
+from nmt.data.vocabulary import EOS
+
+FIRST_WORD = 4  # the numbers below are control symbols
+BATCHES = 20  # of a made-up corpus: enough that sentences of like length meet
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The shapes of a made-up task; the defaults are the small Multi30k task's."""
+
+    dim: int = 256
+    heads: int = 4
+    layers: int = 3
+    feed_forward_dim: int = 1024
+    vocabulary: int = 8000
+    length: int = 15  # mean subwords of a sentence
+    batch_tokens: int = 4096
+    dropout: float = 0.3
+    attention_dropout: float = 0.1
+
+
+def synthetic_config(shapes: Shapes, *, precision: str = "float32") -> Config:
+    """A configuration with these shapes; it names no files."""
+    assert precision in ("float32", "bfloat16", "float16")
+    nothing = ParallelFiles((), ())
+    return Config(
+        run_dir=Path("."),
+        data=DataConfig("xx", "yy", nothing, nothing, subword=SubwordConfig("none")),
+        model=ModelConfig(
+            dim=shapes.dim,
+            heads=shapes.heads,
+            encoder_layers=shapes.layers,
+            decoder_layers=shapes.layers,
+            feed_forward_dim=shapes.feed_forward_dim,
+            dropout=shapes.dropout,
+            attention_dropout=shapes.attention_dropout,
+            tie_embeddings="all",
+        ),
+        train=TrainConfig(
+            batch_tokens=shapes.batch_tokens,
+            accumulate=1,
+            precision=precision,  # type: ignore[arg-type]
+        ),
+    )
+
+
+def sentence_lengths(shapes: Shapes, count: int, *, seed: int) -> list[int]:
+    """Lengths without the end token, from 1 to twice the mean."""
+    generator = random.Random(seed)
+    return [generator.randint(1, 2 * shapes.length - 1) for _ in range(count)]
+
+
+def write_synthetic_corpus(directory: Path, shapes: Shapes) -> EncodedCorpus:
+    """Random pairs whose sides differ a little in length."""
+    pairs = BATCHES * max(1, shapes.batch_tokens // (shapes.length + 1))
+    generator = np.random.default_rng(1)
+    source = np.array(sentence_lengths(shapes, pairs, seed=1)) + 1
+    target = np.maximum(2, source + generator.integers(-1, 2, size=pairs))
+    lengths: dict[Side, Integers] = {"source": source, "target": target}
+    with CorpusWriter(directory, "train", {"source": "uint32", "target": "uint32"}) as writer:
+        writer.append({side: random_tokens(lengths[side], shapes) for side in SIDES}, lengths)
+        description, files = writer.finish()
+    manifest = {"corpora": {"train": description}, "files": files}
+    return EncodedCorpus(directory, "train", manifest)
+
+
+def random_tokens(lengths: Integers, shapes: Shapes) -> Tokens:
+    """The tokens of sentences in a row; each ends with EOS."""
+    generator = np.random.default_rng(2)
+    size = int(lengths.sum())
+    tokens = generator.integers(FIRST_WORD, shapes.vocabulary, size=size, dtype=np.uint32)
+    tokens[np.cumsum(lengths) - 1] = EOS
+    return tokens
+
+
+def synthetic_codec(config: Config, shapes: Shapes) -> Codec:
+    """A codec whose words are numbers, as many as the vocabulary has entries besides controls."""
+    text = " ".join(map(str, range(FIRST_WORD, shapes.vocabulary)))
+    return Codec.learn(config.data, [(text, text)], shared_vocabulary=True)
+
+
+def synthetic_lines(shapes: Shapes, count: int) -> list[str]:
+    """Sentences for `synthetic_codec`."""
+    generator = random.Random(3)
+    return [
+        " ".join(str(generator.randrange(FIRST_WORD, shapes.vocabulary)) for _ in range(length))
+        for length in sentence_lengths(shapes, count, seed=4)
+    ]
