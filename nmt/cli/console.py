@@ -12,6 +12,10 @@ from nmt.errors import StorageError, UserError
 
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
+# Threads that wait for each other sleep instead of spinning: on a machine that has other work,
+# spinning threads take the very time that the others wait for. OpenMP reads it with torch's import.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 Command = Callable[[argparse.Namespace], int | None]
 
 
@@ -20,6 +24,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+class SettingsParser(Parser):
+    """Takes `section.key=value` settings before, between and after options."""
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        return self.parse_intermixed_args(args, namespace)
 
 
 class ConsoleHandler(logging.StreamHandler):  # type: ignore[type-arg]

@@ -19,9 +19,9 @@ time nothing is done. nmt-train does the same by itself."""
 EXIT_CODES = "exit codes: 0 done, 2 bad input or config, 4 storage, 130 interrupted"
 
 
-def build_parser() -> console.Parser:
+def build_parser() -> console.SettingsParser:
     """The command line of nmt-prepare."""
-    parser = console.Parser(
+    parser = console.SettingsParser(
         prog="nmt-prepare",
         description=DESCRIPTION,
         epilog=EXIT_CODES,

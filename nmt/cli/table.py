@@ -9,7 +9,7 @@ from pathlib import Path
 from nmt.cli import console
 from nmt.cli.arguments import whole_number
 from nmt.errors import ConfigError
-from nmt.recipes.command import Parser, configs_of, find_variant
+from nmt.recipes.variants import configs_of, find_variant
 
 BASELINE = "softmax"
 DESCRIPTION = """\
@@ -28,9 +28,9 @@ The run with the seed of the config is that of `run.sh VARIANT`, seed 2 is in VA
 Settings are those of run.sh, for all runs. Exit codes are those of the stage that failed."""
 
 
-def build_parser() -> Parser:
+def build_parser() -> console.SettingsParser:
     """The command line of nmt-table."""
-    parser = Parser(
+    parser = console.SettingsParser(
         prog="nmt-table",
         description=DESCRIPTION,
         epilog=EPILOG,

@@ -8,9 +8,9 @@ from pathlib import Path
 from nmt.cli import console
 
 
-def build_parser() -> console.Parser:
+def build_parser() -> console.SettingsParser:
     """The command line of nmt-train."""
-    parser = console.Parser(
+    parser = console.SettingsParser(
         prog="nmt-train",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Train a translation model. Prepares the data if that has not been done; the "

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from nmt.config.config import resolved_prepared_dir
 from nmt.data.text import LineWriter
 from nmt.errors import ConfigError, DataError, DivergedError
-from nmt.recipes.command import configs_of, find_variant, make_run, variants
 from nmt.recipes.stages import FailedError, Run, StageName, run_stage, training_status
+from nmt.recipes.variants import configs_of, find_variant, make_run, variants
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["training"] = MAY_IMPORT["analysis"] | {"analysis"}
 MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training"}
-MAY_IMPORT["cli"] = MAY_IMPORT["bench"] | {"bench"}
-MAY_IMPORT["recipes"] = MAY_IMPORT["cli"] | {"cli"}
+MAY_IMPORT["recipes"] = BASE | {"config", "data", "evaluation"}
+MAY_IMPORT["cli"] = MAY_IMPORT["bench"] | {"bench", "recipes"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 COMMANDS = sorted(
     path.stem

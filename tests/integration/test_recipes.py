@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from support.web_server import Served, serve
 
-from nmt.recipes.command import main
+from nmt.cli.recipe import main
 from nmt.recipes.recipe import Recipe, TextSet, load_recipe, parse_place
 
 ROOT = Path(__file__).resolve().parents[2]

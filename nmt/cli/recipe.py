@@ -1,0 +1,103 @@
+"""nmt-recipe: the stages of a recipe, in order or one alone; `recipes/NAME/run.sh` runs it."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nmt.cli import console
+from nmt.errors import ConfigError
+from nmt.recipes.variants import configs_of, make_run, variants
+
+if TYPE_CHECKING:
+    from nmt.recipes.stages import StageName
+
+logger = logging.getLogger(__name__)
+
+STAGES: tuple["StageName", ...] = ("prepare", "train", "average", "translate", "score", "analyze")
+DESCRIPTION = """\
+Run a recipe: fetch and clean its data, prepare it, train, average the last checkpoints, translate
+the test set, score, analyse. A stage whose work is done is skipped, one that was cut goes on, one
+whose inputs changed is done again."""
+EPILOG = """\
+examples:
+  bash recipes/multi30k_en_de/run.sh rela-g --data DIR
+  bash recipes/wmt14_en_de/run.sh softmax --stage prepare
+  bash recipes/wmt16_ro_en/run.sh sparsemax train.precision=bfloat16 seed=2 run_dir=runs/second
+
+Settings that begin with `clean.` change the recipe's cleaning, all others the config of the
+variant. With NMT_MIRROR=https://HOST/PATH in the environment the file https://A/B is taken from
+https://HOST/PATH/A/B. Exit codes are those of the commands; 7: a file is not what its checksum
+says."""
+
+
+def build_parser() -> console.SettingsParser:
+    """The command line of a recipe."""
+    parser = console.SettingsParser(
+        prog="nmt-recipe",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", type=Path, metavar="RECIPE", help="recipes/NAME")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[VARIANT] section.key=value",
+        help="a config of configs/NAME, such as softmax or rela-g, and settings that change it",
+    )
+    parser.add_argument("--stage", choices=STAGES, help="this stage alone (default: all in order)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="take the recipe's files from here, archives or what is in them; the rest is fetched",
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="CORPUS", help="leave a corpus out"
+    )
+    parser.add_argument(
+        "--recipe", default="recipe", metavar="NAME", help="another recipe of the same directory"
+    )
+    parser.add_argument("--list", action="store_true", help="show the variants, and end")
+    return parser
+
+
+def run_recipe(arguments: argparse.Namespace) -> int:
+    """Run the stages that were asked for."""
+    from nmt.recipes.stages import FailedError, run_stage
+
+    directory = arguments.directory
+    if arguments.list:
+        print("\n".join(sorted(path.stem for path in variants(configs_of(directory)))))
+        return 0
+    named = [word for word in arguments.words if "=" not in word]
+    if len(named) > 1:
+        raise ConfigError(f"expected one variant, got {' and '.join(named)}")
+    run = make_run(
+        directory,
+        named[0] if named else None,
+        settings=[word for word in arguments.words if "=" in word],
+        recipe_name=arguments.recipe,
+        without=arguments.without,
+        provided=arguments.data,
+    )
+    try:
+        for name in STAGES:
+            if arguments.stage in (None, name):
+                run_stage(name, run)
+    except FailedError as error:
+        logger.warning("stopped; the same command goes on from here")
+        return error.exit_code
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a recipe; returns the exit code."""
+    return console.run(build_parser(), run_recipe, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Which run a recipe, a variant and settings make."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nmt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nmt.recipes.corpus import Layout
+    from nmt.recipes.stages import Run
+
+
+def make_run(
+    directory: Path,
+    variant: str | None,
+    *,
+    settings: Sequence[str],
+    recipe_name: str = "recipe",
+    without: Sequence[str] = (),
+    provided: Path | None = None,
+) -> "Run":
+    """A variant (None: the recipe's own choice) of the recipe in a directory, with settings."""
+    from nmt.recipes.corpus import Layout
+    from nmt.recipes.recipe import load_recipe
+    from nmt.recipes.stages import Run, load_run_config
+
+    directory = Path(os.path.abspath(directory))
+    cleaning = tuple(word for word in settings if word.startswith("clean."))
+    recipe = load_recipe(directory / f"{recipe_name}.toml", cleaning)
+    known = {corpus.name for corpus in recipe.train}
+    if unknown := sorted(set(without) - known):
+        raise ConfigError(f"--without {unknown[0]}: expected one of {', '.join(sorted(known))}")
+    left = tuple(corpus for corpus in recipe.train if corpus.name not in without)
+    recipe = replace(recipe, train=left)
+    config_path = find_variant(configs_of(directory), variant or recipe.variant)
+    task = directory.name if recipe_name == "recipe" else f"{directory.name}-{recipe_name}"
+    data = directory.parent.parent / "data"
+    layout = Layout(data / task, data / "downloads", recipe.languages)
+    overrides = [*recipe.overrides]
+    if task != directory.name:
+        runs = directory.parent.parent / "runs" / task
+        overrides += other_paths(layout, recipe.validation.name, runs, config_path.stem)
+    overrides += [word for word in settings if word not in cleaning]
+    config = load_run_config(config_path, overrides, layout, recipe)
+    return Run(recipe, layout, config_path, tuple(overrides), config, provided)
+
+
+def configs_of(directory: Path) -> Path:
+    """Where the variants of a recipe are."""
+    directory = Path(os.path.abspath(directory))
+    return directory.parent.parent / "configs" / directory.name
+
+
+def other_paths(layout: "Layout", validation: str, runs: Path, variant: str) -> list[str]:
+    """The settings that point a config at the text of another recipe of the same task."""
+    train, valid = layout.pair("train"), layout.pair(validation)
+    return [
+        f"run_dir={runs / variant}",
+        f"data.prepared_dir={runs / 'prepared'}",
+        f"data.train.source={train[0]}",
+        f"data.train.target={train[1]}",
+        f"data.validation.source={valid[0]}",
+        f"data.validation.target={valid[1]}",
+    ]
+
+
+def variants(configs: Path) -> list[Path]:
+    """The configs of a task but the base that they extend."""
+    return [path for path in configs.glob("*.yaml") if path.stem != "base"]
+
+
+def find_variant(configs: Path, name: str) -> Path:
+    """The config of a name; the number that orders the rows of a table may be left out."""
+    for path in sorted(variants(configs)):
+        number, _, rest = path.stem.partition("-")
+        if path.stem == name or (number.isdecimal() and name in (number, number.lstrip("0"), rest)):
+            return path
+    known = ", ".join(sorted(path.stem for path in variants(configs)))
+    raise ConfigError(f"{configs}: expected one of the variants {known}; got {name!r}")
