@@ -163,6 +163,8 @@ def add_machine(parser: argparse.ArgumentParser, *, figure: str | None) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers here")
     if figure is not None:
         parser.add_argument("--figure", type=Path, metavar="FILE.png", help=figure)
+    else:
+        parser.set_defaults(figure=None)
 
 
 def probability(text: str) -> float:
@@ -187,7 +189,7 @@ def bench_train(arguments: argparse.Namespace) -> int:
         raise UserError(f"{overrides[0]}: replaces a value of a config: give --config FILE, too")
     if arguments.config is not None and (shapes or arguments.precision):
         refuse(next(iter(shapes), "precision"), "--config")
-    check_outputs([arguments.json, arguments.figure], [arguments.config])
+    check_files(arguments, [arguments.config])
     kinds = check_kinds(kinds, extra=() if arguments.config is None else ("config",))
     from dataclasses import asdict, replace
 
@@ -230,7 +232,7 @@ def bench_decode(arguments: argparse.Namespace) -> int:
             raise UserError("--input: expected the text that the models are to translate")
         if shapes or arguments.kinds:
             refuse(next(iter(shapes), "kinds"), "--model")
-    check_outputs([arguments.json, arguments.figure], [arguments.input])
+    check_files(arguments, [arguments.input])
     kinds = check_kinds(arguments.kinds)
     from nmt.bench import decoding, report
     from nmt.bench.synthetic import synthetic_lines
@@ -270,6 +272,7 @@ def bench_decode(arguments: argparse.Namespace) -> int:
 def bench_attention(arguments: argparse.Namespace) -> int:
     """Print the table of the attention benchmark."""
     check_heads(arguments.dim, arguments.heads)
+    check_files(arguments, [])
     from nmt.bench import attention
 
     set_threads(arguments.threads)
@@ -316,6 +319,15 @@ def check_kinds(kinds: Sequence[str] | None, *, extra: Sequence[str] = ()) -> li
             known = ", ".join((*KINDS, *extra))
             raise UserError(f"--kinds: expected some of {known}, got {kind}")
     return list(dict.fromkeys(chosen))
+
+
+def check_files(arguments: argparse.Namespace, inputs: Sequence[Path | None]) -> None:
+    """Complain before anything long begins of files that could not be written at its end."""
+    outputs = [arguments.json, arguments.figure]
+    check_outputs(outputs, inputs)
+    for path in outputs:
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise UserError(f"{path}: expected the name of a file in a directory that exists")
 
 
 def check_heads(dim: int, heads: int) -> None:

@@ -13,7 +13,7 @@ from nmt.cli import bench
 from nmt.config.config import ATTENTION_OPTIONS
 
 TINY = ["--dim", "16", "--heads", "2", "--layers", "1", "--feed-forward-dim", "32"]
-RANDOM = [*TINY, "--vocabulary", "40", "--length", "5", "--repeats", "2"]
+RANDOM = [*TINY, "--vocabulary", "40", "--length", "3", "--repeats", "2"]
 PNG = b"\x89PNG\r\n\x1a\n"
 MACHINE = {"processor", "cores", "threads", "gpu", "torch", "python", "load"}
 
@@ -76,20 +76,20 @@ def test_training_on_the_data_of_a_config(
 def test_decoding_compares_random_models_of_every_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [*RANDOM, "--sentences", "13", "--batch", "1", "4", "--beam", "2"]
+    arguments = [*RANDOM, "--sentences", "11", "--batch", "1", "4", "--beam", "2"]
     document = run(tmp_path, "decode", *arguments, "--repeats", "1")
     rows = document["models"]
     assert [(row["model"], row["batch_size"]) for row in rows] == [
         (kind, size) for size in (1, 4) for kind in KINDS
     ]
-    check_decoding(document, sentences=13)
+    check_decoding(document, sentences=11)
     # At batch 1 a forced output is as long as its source, so all models write the same number.
     tokens = [
         row["tokens_per_second"]["median"] / row["sentences_per_second"]["median"] for row in rows
     ]
     assert tokens[: len(KINDS)] == pytest.approx([tokens[0]] * len(KINDS))
     sources = sum(group["mean_length"] * group["sentences"] for group in rows[0]["groups"])
-    assert tokens[0] == pytest.approx(sources / 13)
+    assert tokens[0] == pytest.approx(sources / 11)
     assert "| rela-g | 4 |" in capsys.readouterr().out
 
 
@@ -146,6 +146,8 @@ def test_decoding_with_saved_models(tmp_path: Path) -> None:
         (["decode", "--model", "m", "--input", "f", "--kinds", "topk"], "--kinds: is for random"),
         (["decode", "--vocabulary", "4"], "--vocabulary: expected above 4, got 4"),
         (["decode", "--batch", "0"], "--batch"),
+        (["decode", "--json", "no/such/place.json"], "no/such/place.json: expected the name of a"),
+        (["train", "--json", "same", "--figure", "same"], "same: is to be written, but is also"),
     ],
 )
 def test_mistakes_are_one_line(
