@@ -43,7 +43,7 @@ class FeedForward(nn.Module):
         self.output = nn.Linear(hidden_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.output(self.dropout(self.input(x).relu_()))
+        result: Tensor = self.output(self.dropout(self.input(x).relu()))
         return result
 
 
