@@ -27,9 +27,9 @@ nmt-analyze --model "$run" --source demo/data/test.en --target demo/data/test.de
     --gold demo/data/test.align --output demo/analysis
 
 echo
-paste -d '\n' <(sed 's/^/source      /' demo/data/test.en) \
-    <(sed 's/^/translation /' demo/test.translated.de) \
-    <(sed 's/^/reference   /' demo/data/test.de) | head -n 9
+paste -d '\n' <(head -n 3 demo/data/test.en | sed 's/^/source      /') \
+    <(head -n 3 demo/test.translated.de | sed 's/^/translation /') \
+    <(head -n 3 demo/data/test.de | sed 's/^/reference   /')
 echo
 nmt-score --hypothesis demo/test.translated.de --reference demo/data/test.de --metrics bleu chrf ter
 echo
