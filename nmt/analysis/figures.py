@@ -194,7 +194,7 @@ def sparsity_picture(analysis: Analysis) -> Picture:
 def diversity_picture(analysis: Analysis) -> Picture:
     """Figure 5."""
     figure = layer_picture(analysis, diversity, ylabel="JS divergence (nats)")
-    figure.axes[0].set_ylim(bottom=0)
+    figure.axes[0].set_ylim(0, 1.05 * figure.axes[0].get_ylim()[1])
     caption = (
         "Jensen-Shannon divergence of the heads of a layer: the higher, the more they differ. "
         "ReLA at temperature 1"
@@ -265,7 +265,7 @@ def null_picture(analysis: Analysis) -> Picture | None:
                 backgroundcolor="white",
             )
             axes.set_xlim(-0.3, max(len(model.layers(type_)) for model in analysis.models) - 0.7)
-    figure.axes[0].set_ylim(bottom=0)
+    figure.axes[0].set_ylim(0, 1.05 * figure.axes[0].get_ylim()[1])
     styles = {
         "translations": Line2D([], [], color=GREY),
         "shuffled targets": Line2D([], [], color=GREY, linestyle="--"),
