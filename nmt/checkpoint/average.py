@@ -83,7 +83,13 @@ def describe(inputs: Sequence[SealedDirectory]) -> dict[str, Any]:
         for item in inputs
     ]
     rows.sort(key=lambda row: (row["step"] or 0, row["path"]))
-    return {"step": max((row["step"] or 0 for row in rows), default=0), AVERAGE_OF: rows}
+    newest = max(inputs, key=lambda item: (step_of(item) or 0, str(item.path)))
+    facts = newest.read_json(STATE) if STATE in newest.entries else {}
+    return {
+        "step": max((row["step"] or 0 for row in rows), default=0),
+        "alignment_head": facts.get("alignment_head"),
+        AVERAGE_OF: rows,
+    }
 
 
 def check_same_model(one: SealedDirectory, other: SealedDirectory) -> None:

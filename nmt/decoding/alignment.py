@@ -26,7 +26,8 @@ Links = tuple[tuple[int, int], ...]  # (source word, target word), counted from 
 class AlignmentHead:
     """Which weights make an alignment.
 
-    The default is the mean of all heads in the middle layer, "shifted": a word is aligned by the
+    Training chooses one on the validation set and keeps it in the model's state.json. Without it
+    the mean of all heads in the middle layer is taken, "shifted": a word is aligned by the
     attention of the step that reads it, not of the step that predicts it.
     """
 

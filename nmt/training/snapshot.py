@@ -65,6 +65,7 @@ def model_checkpoint(
     facts = {
         "step": state.update,
         "training": state.to_dict(),
+        "alignment_head": state.alignment_head,
         "data_fingerprint": prepared.fingerprint,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

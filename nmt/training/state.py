@@ -30,6 +30,7 @@ class TrainingState:
     validations_since_best: int = 0
     lowest_loss: float | None = None  # of any divergence window
     high_windows: int = 0  # divergence windows in a row far above the lowest
+    alignment_head: dict[str, Any] | None = None  # which cross-attention head aligns words best
     loss_scale: float = 65536.0  # float16 only
     updates_since_overflow: int = 0
     log_sums: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))

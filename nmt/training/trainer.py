@@ -175,6 +175,7 @@ class Trainer:
         with self.updater.averaged():
             record = self.validator.run(self.updater)
         score = float(record["score"])
+        state.alignment_head = record["alignment_head"]
         sign = 1.0 if HIGHER_IS_BETTER[self.config.validate.metric] else -1.0
         better = state.best_score is None or sign * score > sign * state.best_score
         if better:

@@ -2,12 +2,16 @@
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 
+from nmt.analysis.aligner import Aligner
+from nmt.analysis.head_choice import best_choice
 from nmt.analysis.statistics import attention_summary
+from nmt.checkpoint.model_directory import LoadedModel
 from nmt.config.config import Config
 from nmt.data.batching import Batch, validation_batches
 from nmt.data.prepare import Prepared
@@ -22,6 +26,7 @@ from nmt.training.update import Updater, loss_inputs
 logger = logging.getLogger(__name__)
 
 SAMPLES_SHOWN = 3
+ALIGNMENT_SAMPLE = 300  # sentence pairs from which the head for word alignments is chosen
 ATTENTION_SAMPLE = 64  # sentence pairs on which sparsity and null rates are measured
 HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "loss": False, "perplexity": False}
 
@@ -48,6 +53,7 @@ class Validator:
                 record: dict[str, Any] = self.losses(updater)
                 record |= self.translations(model)
                 record["attention"] = self.attention(model)
+                record["alignment_head"] = self.alignment_head(model)
         finally:
             model.train()
         record["score"] = record[self.config.validate.metric]
@@ -74,9 +80,8 @@ class Validator:
         if settings.beam == 0:
             return {}
         most = settings.sentences or None
-        directory = self.prepared.directory
-        source = list(read_text(directory / "validation.source.txt"))[:most]
-        target = list(read_text(directory / "validation.target.txt"))[:most]
+        source = list(read_text(self.prepared.validation_source))[:most]
+        target = list(read_text(self.prepared.validation_target))[:most]
         rank, size = self.processes.rank, self.processes.size
         translator = Translator.from_model(model, self.prepared.codec, self.config.decode)
         own = translator.translate(source[rank::size], beam=settings.beam)
@@ -98,3 +103,15 @@ class Validator:
         """Sparsity, null rate and learned alphas by type and layer, on a fixed sample."""
         count = min(ATTENTION_SAMPLE, len(self.prepared.validation))
         return attention_summary(model, self.prepared.validation, count=count)
+
+    def alignment_head(self, model: Transformer) -> dict[str, Any]:
+        """The head whose links tell most about words: nmt-translate aligns its output by it."""
+        pairs = zip(
+            read_text(self.prepared.validation_source),
+            read_text(self.prepared.validation_target),
+            strict=True,
+        )
+        loaded = LoadedModel(self.config, self.prepared.codec, model, self.config.run_dir)
+        aligner = Aligner(loaded)
+        information = aligner.link_information(islice(pairs, ALIGNMENT_SAMPLE))
+        return asdict(best_choice(aligner.grid, -information.scores()))

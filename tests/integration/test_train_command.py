@@ -18,7 +18,8 @@ from support.runs import die_at_call, newest, outcome, tiny_config, train_in_chi
 
 from nmt.checkpoint import atomic
 from nmt.checkpoint.store import CheckpointStore, verify
-from nmt.cli import train
+from nmt.cli import average_checkpoints, train
+from nmt.decoding.alignment import recommended_head
 from nmt.training.loss import TranslationLoss
 from nmt.training.trainer import Trainer
 from nmt.training.update import Updater
@@ -242,3 +243,16 @@ def test_accumulation_equals_one_big_batch(reference: Path, tmp_path: Path) -> N
         records = outcome(directory / "run")["records"]
         losses.append([record["loss"] for record in records if record["event"] == "train"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_a_model_carries_the_head_that_aligns_words(reference: Path, tmp_path: Path) -> None:
+    """Training chooses it, averaging passes it on, translation reads it."""
+    run = reference / "run"
+    (chosen,) = {
+        json.dumps(json.loads((path / "state.json").read_bytes())["alignment_head"])
+        for path in (newest(run), run / "best")
+    }
+    average = ["--run", str(run), "--output", str(tmp_path / "average")]
+    assert average_checkpoints.main(average) == 0
+    head = recommended_head(tmp_path / "average")
+    assert json.loads(chosen) == {"layer": 0, "head": head.head, "shifted": head.shifted}
