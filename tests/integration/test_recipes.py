@@ -264,8 +264,6 @@ def test_a_wrong_sum_is_exit_code_7(served, tmp_path, capfd):
     assert world.run("--stage", "prepare") == 7
     captured = capfd.readouterr().err.split("\n")
     errors = [line for line in captured if line.startswith("nmt-recipe: ")]
-        line for line in capfd.readouterr().err.split("\n") if line.startswith("nmt-recipe: ")
-    ]
     assert len(errors) == 1
     assert "expected sha256 000" in errors[0]
     assert not (tmp_path / "data/downloads/multi30k/train.en.gz").exists()
