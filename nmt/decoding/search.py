@@ -7,8 +7,8 @@ Shapes: B sentences, K hypotheses of a sentence (the beam), V vocabulary, T toke
 C candidates for the next beam, N wanted results.
 
 What beam search does: every step ranks the K x V continuations of a sentence. Those among the
-best K that end are finished; the best K that do not end live on. A sentence is over when K
-hypotheses have finished, or, earlier, when no live one can still beat the N-th best finished one.
+best K that end are finished; the best K that do not end live on. A sentence is over when no live
+hypothesis can still beat the N-th best finished one; greedy search ends with the first end token.
 A finished hypothesis scores log p / ((5 + n) / 6)^length_penalty (Wu et al. 2016, equation 14); its
 length n counts the end token.
 """
@@ -279,8 +279,10 @@ def mark_over(state: SearchState, options: SearchOptions, length: int) -> None:
     shortest = length_penalty(max(length + 2, options.min_length + 1), power).to(live.device)
     bound = torch.maximum(live / longest, live / shortest)
     nothing_live = live == -torch.inf
-    state.over |= nothing_live | (state.num_finished >= options.beam)
-    if options.sampling is None:
+    state.over |= nothing_live
+    if options.sampling is not None or options.beam == 1:
+        state.over |= state.num_finished >= options.beam
+    else:
         state.over |= (state.num_finished >= options.nbest) & (state.best[:, -1] >= bound)
 
 
