@@ -1,12 +1,38 @@
-"""Dropout in one place, so that every use of it can be made cheaper at once."""
+"""Dropout in one place, with random bits that are cheap on a CPU."""
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+
+LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
+
+
+def dropped_levels(rate: float) -> int:
+    """How many of the LEVELS values of a 16-bit draw drop their element."""
+    return min(round(rate * LEVELS), LEVELS - 1)
+
+
+def keep_scale(rate: float) -> float:
+    """What kept elements are multiplied with, so that the expectation stays exactly the same."""
+    return LEVELS / (LEVELS - dropped_levels(rate))
+
+
+def kept_elements(x: Tensor, rate: float) -> Tensor:
+    """0 where an element of x is dropped, 1 where it is kept, in the shape and type of x.
+
+    Every element gets 16 bits of its own. Drawing four elements' bits as one integer takes a
+    seventh of the time of `bernoulli_`, which draws a double for each element.
+    """
+    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
+    draws.random_(-(1 << 63), None)
+    bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    least_kept = dropped_levels(rate) - LEVELS // 2
+    return torch.ge(bits, least_kept, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
 
 
 def dropout_factors(x: Tensor, rate: float) -> Tensor:
     """What dropout multiplies x with: 0 with probability `rate`, else 1 / (1 - rate)."""
-    return torch.empty_like(x).bernoulli_(1.0 - rate).div_(1.0 - rate)
+    return kept_elements(x, rate).mul_(keep_scale(rate))
 
 
 class Dropout(nn.Module):
@@ -23,7 +49,24 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rate = self.active_rate
-        return x if rate == 0.0 else x * dropout_factors(x, rate)
+        if rate == 0.0:
+            return x
+        if has_own_dropout(x):
+            return functional.dropout(x, rate)
+        return x * dropout_factors(x, rate)
+
+    def add(self, residual: Tensor, x: Tensor) -> Tensor:
+        """The residual plus x after dropout, in one pass where that can be."""
+        rate = self.active_rate
+        if rate == 0.0 or has_own_dropout(x):
+            dropped: Tensor = self(x)
+            return residual + dropped
+        return torch.addcmul(residual, x, kept_elements(x, rate), value=keep_scale(rate))
 
     def extra_repr(self) -> str:
         return f"{self.rate}"
+
+
+def has_own_dropout(x: Tensor) -> bool:
+    """Whether torch's dropout is the quicker one: on GPUs, and in a compiled model."""
+    return x.is_cuda or torch.compiler.is_compiling()

@@ -27,9 +27,9 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         result: Tensor
         if self.is_pre:
-            result = x + self.dropout(sublayer(self.norm(x)))
+            result = self.dropout.add(x, sublayer(self.norm(x)))
         else:
-            result = self.norm(x + self.dropout(sublayer(x)))
+            result = self.norm(self.dropout.add(x, sublayer(x)))
         return result
 
 
