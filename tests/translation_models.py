@@ -84,6 +84,11 @@ def trained_model(kind: str = "softmax") -> tuple[Config, Codec, Transformer]:
     """A model that is learning, for about two seconds, to write short lines in capitals."""
     config = make_config(kind)
     codec = make_codec(config)
+    return config, codec, train_briefly(config, codec)
+
+
+def train_briefly(config: Config, codec: Codec) -> Transformer:
+    """A model of this configuration that writes short lines in capitals."""
     torch.manual_seed(1)
     model = Transformer(
         config.model,
@@ -104,7 +109,7 @@ def trained_model(kind: str = "softmax") -> tuple[Config, Codec, Transformer]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return config, codec, model.eval()
+    return model.eval()
 
 
 def make_directory(path: Path, config: Config, codec: Codec, model: Transformer) -> Path:

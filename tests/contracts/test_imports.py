@@ -24,7 +24,8 @@ MAY_IMPORT = {
 MAY_IMPORT["training"] = MAY_IMPORT["analysis"] | {"analysis"}
 MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training"}
 MAY_IMPORT["recipes"] = BASE | {"config", "data", "evaluation"}
-MAY_IMPORT["cli"] = MAY_IMPORT["bench"] | {"bench", "recipes"}
+MAY_IMPORT["export"] = MAY_IMPORT["checkpoint"] | {"checkpoint"}
+MAY_IMPORT["cli"] = MAY_IMPORT["bench"] | {"bench", "export", "recipes"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 COMMANDS = sorted(
     path.stem

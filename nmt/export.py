@@ -1,0 +1,266 @@
+"""Write a model in the form of CTranslate2, which runs softmax Transformers without torch.
+
+Everything that CTranslate2 would otherwise choose by itself is written down: positions as a table,
+the scale of embeddings, the epsilon of layer norms, the control symbols and which of them begins an
+output.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from nmt.checkpoint.atomic import (
+    Writer,
+    bytes_writer,
+    make_directories,
+    storage_errors,
+    write_directory,
+)
+from nmt.checkpoint.hashing import ByteSink
+from nmt.checkpoint.model_directory import LoadedModel, codec_files
+from nmt.config.config import ModelConfig
+from nmt.data.vocabulary import CONTROL, Vocabulary
+from nmt.errors import UserError
+from nmt.model.attention import CrossAttention, SelfAttention
+from nmt.model.embeddings import sinusoids
+from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer, FeedForward, Residual
+from nmt.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from ctranslate2.specs import TransformerSpec
+
+Quantization = Literal["float32", "int8"]
+
+README = "README.md"
+LEAST_POSITIONS = 1024  # CTranslate2 cuts sources there unless told otherwise
+COPIED_AT_ONCE = 1 << 20  # bytes
+
+
+def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quantization) -> None:
+    """Create the directory `output`, which must not exist (or be empty)."""
+    require_ctranslate2()
+    check_attention(loaded.model.config, name=str(loaded.path))
+    controls = control_names(loaded.codec.source.vocabulary, loaded.codec.target.vocabulary)
+    spec = make_spec(loaded, controls)
+    spec.validate()
+    spec.optimize(quantization=None if quantization == "float32" else quantization)
+    make_directories(output.parent)
+    # CTranslate2 writes files by name only; the directory that counts is then made as a whole.
+    with (
+        storage_errors(output),
+        tempfile.TemporaryDirectory(dir=output.parent, prefix=".nmt-export-") as name,
+    ):
+        made = Path(name)
+        spec.save(name)
+        files: dict[str, Writer] = {path.name: copy_writer(path) for path in sorted(made.iterdir())}
+        for file, data in codec_files(loaded.codec).items():
+            assert file not in files, file
+            files[file] = bytes_writer(data)
+        shared = (made / "shared_vocabulary.json").exists()
+        files[README] = bytes_writer(describe(controls, shared=shared).encode())
+        write_directory(output, files)
+
+
+def require_ctranslate2() -> None:
+    """Complain if the package is not there: it is wanted by this command only."""
+    try:
+        import ctranslate2  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "the package ctranslate2 is needed and could not be imported "
+            f"({error}); install it with: pip install 'nmt[ctranslate2]'"
+        ) from error
+
+
+def check_attention(config: ModelConfig, *, name: str) -> None:
+    """Complain of the first sublayer with an attention that CTranslate2 does not know."""
+    kinds = config.attention
+    sublayers = [
+        *(("encoder_self", kinds.encoder_self, layer) for layer in range(config.encoder_layers)),
+        *(("decoder_self", kinds.decoder_self, layer) for layer in range(config.decoder_layers)),
+        *(("cross", kinds.cross, layer) for layer in range(config.decoder_layers)),
+    ]
+    for sublayer, attention, layer in sublayers:
+        kind = attention.at(layer).kind
+        if kind != "softmax":
+            raise UserError(
+                f"{name}: model.attention.{sublayer}, layer {layer}: CTranslate2 has softmax "
+                f"attention only, got {kind}; translate with nmt-translate instead"
+            )
+
+
+def control_names(*vocabularies: Vocabulary) -> tuple[str, ...]:
+    """Strings for PAD, BOS, EOS and UNK that are no piece of text of any vocabulary.
+
+    CTranslate2 tells control symbols by their strings, and text may well have a piece `<s>`.
+    """
+    names: list[str] = []
+    for name in CONTROL:
+        while any(name in vocabulary for vocabulary in vocabularies):
+            name = f"<{name}>"
+        names.append(name)
+    return tuple(names)
+
+
+def tokens(vocabulary: Vocabulary, controls: Sequence[str]) -> list[str]:
+    """The strings of all numbers from 0 on."""
+    return [*controls, *vocabulary.counts]
+
+
+def make_spec(loaded: LoadedModel, controls: Sequence[str]) -> "TransformerSpec":
+    """The weights, vocabularies and settings as CTranslate2 names them."""
+    from ctranslate2.specs import TransformerSpec
+
+    config, model = loaded.config.model, loaded.model
+    spec = TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers),
+        config.heads,
+        pre_norm=config.norm == "pre",
+    )
+    spec.register_source_vocabulary(tokens(loaded.codec.source.vocabulary, controls))
+    spec.register_target_vocabulary(tokens(loaded.codec.target.vocabulary, controls))
+    _, begin, end, unknown = controls
+    spec.config.bos_token = begin
+    spec.config.eos_token = end
+    spec.config.unk_token = unknown
+    spec.config.decoder_start_token = begin
+    spec.config.add_source_bos = False
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
+    positions = position_table(loaded)
+    spec.encoder.embeddings[0].weight = array(model.source_embedding)
+    spec.decoder.embeddings.weight = array(model.target_embedding)
+    spec.decoder.projection.weight = array(model.output_weight)
+    for side, embedded in ((spec.encoder, model.source_input), (spec.decoder, model.target_input)):
+        side.scale_embeddings = np.float32(embedded.scale)
+        side.position_encodings.encodings = positions
+    set_layers(spec, model)
+    return spec
+
+
+def set_layers(spec: Any, model: Transformer) -> None:
+    """The weights of all layers, and of the norms that end pre-norm stacks."""
+    for target, layer in zip(spec.encoder.layer, model.encoder, strict=True):
+        assert isinstance(layer, EncoderLayer)
+        set_attention(target.self_attention, layer.self_attention, layer.self_attention_residual)
+        set_feed_forward(target.ffn, layer.feed_forward, layer.feed_forward_residual)
+    for target, layer in zip(spec.decoder.layer, model.decoder, strict=True):
+        assert isinstance(layer, DecoderLayer)
+        set_attention(target.self_attention, layer.self_attention, layer.self_attention_residual)
+        set_attention(target.attention, layer.cross_attention, layer.cross_attention_residual)
+        set_feed_forward(target.ffn, layer.feed_forward, layer.feed_forward_residual)
+    for side, norm in ((spec.encoder, model.encoder_norm), (spec.decoder, model.decoder_norm)):
+        if isinstance(norm, nn.LayerNorm):
+            set_norm(side.layer_norm, norm)
+
+
+def set_attention(
+    target: Any, attention: SelfAttention | CrossAttention, residual: Residual
+) -> None:
+    """CTranslate2 fuses projections as we do: query, key, value; or query, then key, value."""
+    if isinstance(attention, SelfAttention):
+        projections = [attention.query_key_value, attention.output]
+    else:
+        projections = [attention.query, attention.key_value, attention.output]
+    for linear, projection in zip(target.linear, projections, strict=True):
+        set_linear(linear, projection)
+    target.queries_scale = np.float32(attention.core.scale)
+    set_norm(target.layer_norm, residual.norm)
+
+
+def set_feed_forward(target: Any, feed_forward: FeedForward, residual: Residual) -> None:
+    """Two linear layers; the ReLU between them is CTranslate2's default."""
+    set_linear(target.linear_0, feed_forward.input)
+    set_linear(target.linear_1, feed_forward.output)
+    set_norm(target.layer_norm, residual.norm)
+
+
+def set_linear(target: Any, linear: nn.Linear) -> None:
+    """Weight [out, in] and bias [out]."""
+    target.weight = array(linear.weight)
+    target.bias = array(linear.bias)
+
+
+def set_norm(target: Any, norm: nn.LayerNorm) -> None:
+    """Gain and bias."""
+    assert norm.eps == LAYER_NORM_EPSILON
+    target.gamma = array(norm.weight)
+    target.beta = array(norm.bias)
+
+
+def array(tensor: Tensor) -> npt.NDArray[np.float32]:
+    """The numbers of a weight."""
+    return tensor.detach().float().contiguous().numpy()
+
+
+def position_table(loaded: LoadedModel) -> npt.NDArray[np.float32]:
+    """[positions, D]: enough for all sources of the training's length and their longest outputs."""
+    config = loaded.config
+    source = config.data.max_length
+    target = int(config.decode.max_length_ratio * source + config.decode.max_length_extra)
+    count = max(source, target, LEAST_POSITIONS) + 1  # and the end or start token
+    return array(sinusoids(torch.arange(count), config.model.dim))
+
+
+def copy_writer(path: Path) -> Writer:
+    """A writer of the content of a file."""
+
+    def write(sink: ByteSink) -> None:
+        with path.open("rb") as file:
+            while data := file.read(COPIED_AT_ONCE):
+                sink.write(data)
+
+    return write
+
+
+def describe(controls: Sequence[str], *, shared: bool) -> str:
+    """The text that goes with an exported model: how it is used."""
+    source, target = ("shared", "shared") if shared else ("source", "target")
+    names: Mapping[str, str] = {
+        "source": f"{source}_vocabulary.json",
+        "target": f"{target}_vocabulary.json",
+    }
+    padding, begin, _, unknown = map(repr, controls)
+    return f"""# A translation model for CTranslate2
+
+`model.bin`, `config.json` and the `.json` vocabularies are the model; `codec.json` and the files
+beside it turn text into subwords and back (package `nmt`). To translate lines of text:
+
+```python
+import json
+from pathlib import Path
+
+import ctranslate2
+from nmt.data.codec import Codec
+
+directory = Path("the directory of this file")
+codec = Codec.load(directory)
+source_tokens = json.loads((directory / "{names["source"]}").read_text(encoding="utf-8"))
+target_tokens = json.loads((directory / "{names["target"]}").read_text(encoding="utf-8"))
+target_ids = {{token: number for number, token in enumerate(target_tokens)}}
+translator = ctranslate2.Translator(str(directory), device="cpu", intra_threads=1)
+
+
+def translate(lines):
+    sources = [[source_tokens[i] for i in codec.source.encode(line)[:-1]] for line in lines]
+    results = translator.translate_batch(
+        sources,
+        beam_size=4,
+        length_penalty=0.6,
+        min_decoding_length=0,
+        max_decoding_length=512,
+        suppress_sequences=[[{padding}], [{begin}], [{unknown}]],
+    )
+    return [codec.target.decode([target_ids[t] for t in found.hypotheses[0]]) for found in results]
+```
+
+The end symbol of the source and the start symbol of the target are added by CTranslate2. Its length
+penalty divides by n^p where `nmt-translate` divides by ((5 + n) / 6)^p, so that translations agree
+exactly for a penalty of 0 only, and otherwise nearly always.
+"""
