@@ -40,29 +40,35 @@ class LinearCrossEntropy(torch.autograd.Function):
             grad_hidden = torch.empty_like(hidden, dtype=exact) if needs_gradient else None
             grad_weight = torch.zeros_like(weight, dtype=exact) if needs_gradient else None
             buffer = hidden.new_empty((min(rows, len(hidden)), vocabulary), dtype=compute)
+            mean_weight = weight.to(exact).mean(dim=0)
             loss = hidden.new_zeros((), dtype=torch.float64)
             likelihood = hidden.new_zeros((), dtype=torch.float64)
             for start in range(0, len(hidden), rows):
                 part = hidden_c[start : start + rows]
                 gold = target[start : start + rows, None]
                 logits = torch.mm(part, weight_c.t(), out=buffer[: len(part)]).to(exact)
-                normaliser = logits.logsumexp(dim=1, keepdim=True)
-                negative = (normaliser - logits.gather(1, gold)).sum(dtype=torch.float64)
+                gold_logits = logits.gather(1, gold).squeeze(1)
+                normaliser, probabilities = softmax_(logits)
+                negative = (normaliser - gold_logits).sum(dtype=torch.float64)
                 likelihood += negative
                 loss += (1.0 - smoothing) * negative
                 if smoothing:
-                    spread = normaliser.squeeze(1) - logits.mean(dim=1)
+                    spread = normaliser - part.to(exact) @ mean_weight
                     loss += smoothing * spread.sum(dtype=torch.float64)
                 if grad_hidden is None or grad_weight is None:
                     continue
-                logits.sub_(normaliser).exp_().sub_(smoothing / vocabulary)
-                logits.scatter_add_(1, gold, logits.new_full(gold.shape, smoothing - 1.0))
-                slope = logits.mul_(scale).to(compute) if half else logits
+                # The slope of a logit is its probability minus its smoothed target; the part of
+                # the target that is the same for all tokens joins after the products.
+                probabilities.scatter_add_(1, gold, logits.new_full(gold.shape, smoothing - 1.0))
+                slope = probabilities.mul_(scale).to(compute) if half else probabilities
+                spread_slope = scale * smoothing
                 grad_hidden[start : start + rows] = torch.mm(slope, weight_c)
+                grad_hidden[start : start + rows].sub_(mean_weight, alpha=spread_slope)
                 if half:
                     grad_weight += torch.mm(slope.t(), part)
                 else:
                     grad_weight.addmm_(slope.t(), part)
+                grad_weight.sub_(part.sum(dim=0, dtype=exact), alpha=spread_slope / vocabulary)
         if grad_hidden is not None and grad_weight is not None:
             ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.scale = scale
@@ -81,6 +87,14 @@ class LinearCrossEntropy(torch.autograd.Function):
             None,
             None,
         )
+
+
+def softmax_(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The logarithms [N] of what normalises logits [N, V], and probabilities in their place."""
+    largest = logits.amax(dim=1)
+    probabilities = torch.softmax(logits, dim=1, out=logits)
+    # The largest probability is exp(largest - normaliser), at least 1 / V: its logarithm is safe.
+    return largest - probabilities.amax(dim=1).log(), probabilities
 
 
 def cross_entropy(
