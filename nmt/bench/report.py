@@ -7,6 +7,7 @@ from typing import Any
 
 from nmt.analysis.figures import COLOURS, legend, look, new_figure, png, styled
 from nmt.bench.decoding import DecodingResult, DecodingSpeed
+from nmt.bench.growth import GrowthResult
 from nmt.bench.timing import Spread
 from nmt.bench.training import TrainingResult
 
@@ -89,6 +90,24 @@ def decoding_markdown(result: DecodingResult) -> str:
     )
 
 
+def growth_markdown(result: GrowthResult) -> str:
+    """A table for each axis."""
+    parts = [str(result.machine)]
+    for axis in result.axes:
+        header = (axis.size, f"µs a {axis.unit}", "cost", "asked for")
+        rows = [
+            (
+                f"{point.size:,}",
+                spread(point.seconds_per_unit, "{:,.1f}", MILLION),
+                times(point.cost),
+                f"{point.demand:.2f}x",
+            )
+            for point in axis.points
+        ]
+        parts += ["", f"{axis.title}:", "", table(header, rows)]
+    return "\n".join(parts)
+
+
 def group_table(models: Sequence[DecodingSpeed]) -> str:
     """Figure 2 in numbers: a column a group."""
     groups = [f"{group.shortest}-{group.longest}" for group in models[0].groups]
@@ -132,7 +151,9 @@ def megabytes(size: int | None) -> str:
 
 
 def as_json(
-    benchmark: str, settings: dict[str, Any], result: TrainingResult | DecodingResult
+    benchmark: str,
+    settings: dict[str, Any],
+    result: TrainingResult | DecodingResult | GrowthResult,
 ) -> str:
     """Everything measured, with what it was measured on and how."""
     return json.dumps({"benchmark": benchmark, "settings": settings, **asdict(result)}, indent=2)
@@ -180,5 +201,30 @@ def decoding_figure(result: DecodingResult) -> bytes:
             axes.set_xlabel("source length (subwords)")
             axes.set_ylim(bottom=0.0)
         row[0].set_ylabel(f"decoding speed ({label(result.models[0])} = 1)")
+        legend(figure, entries)
+        return png(figure)
+
+
+def growth_figure(result: GrowthResult) -> bytes:
+    """A panel for each axis, cost a unit against size, both logarithmic; a PNG."""
+    columns = min(4, len(result.axes))
+    rows = -(-len(result.axes) // columns)
+    with styled():
+        figure = new_figure(3.2 * columns, 3.0 * rows)
+        panels = figure.subplots(rows, columns, squeeze=False).flatten()
+        entries = {}
+        for axes, axis in zip(panels, result.axes, strict=False):
+            sizes = [point.size for point in axis.points]
+            costs = [point.cost.median for point in axis.points]
+            demands = [point.demand for point in axis.points]
+            (entries["measured"],) = axes.plot(sizes, costs, **look(0))
+            (entries["asked for"],) = axes.plot(sizes, demands, **{**look(1), "linestyle": "--"})
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log", base=2)
+            axes.set_title(axis.title)
+            axes.set_xlabel(axis.size)
+            axes.set_ylabel(f"cost of a {axis.unit}")
+        for axes in panels[len(result.axes) :]:
+            axes.set_axis_off()
         legend(figure, entries)
         return png(figure)

@@ -26,6 +26,16 @@ SHAPES = {
     "length": "mean subwords of a sentence (15)",
 }
 RANDOM_SENTENCES = 128
+AXES = (
+    "prepare",
+    "train-length",
+    "train-batch",
+    "train-vocabulary",
+    "decode-length",
+    "decode-beam",
+    "decode-batch",
+    "decode-vocabulary",
+)
 
 
 def build_parser() -> console.Parser:
@@ -41,6 +51,7 @@ def build_parser() -> console.Parser:
     add_train(benchmarks)
     add_decode(benchmarks)
     add_attention(benchmarks)
+    add_growth(benchmarks)
     return parser
 
 
@@ -128,6 +139,30 @@ def add_attention(benchmarks: Any) -> None:
     add_repeats(parser, 7)
     add_machine(parser, figure=None)
     parser.set_defaults(run=bench_attention)
+
+
+def add_growth(benchmarks: Any) -> None:
+    """The arguments of nmt-bench growth."""
+    parser = benchmarks.add_parser(
+        "growth",
+        help="cost against corpus, sentence, batch, beam and vocabulary size",
+        description="Let one size grow while all others stay, and print what a pair or token "
+        "costs beside what the mathematics asks for (matrix products; in preparing, the same for "
+        "every pair), both relative to the smallest size. Data and weights are random.",
+    )
+    parser.add_argument(
+        "--axes", nargs="+", choices=AXES, default=AXES, metavar="AXIS",
+        help=f"what grows, some of: {', '.join(AXES)} (default: all)",
+    )  # fmt: skip
+    parser.add_argument("--kind", default="softmax", help="attention kind (default: softmax)")
+    parser.add_argument(
+        "--sizes", type=positive, default=6, metavar="N",
+        help="the N smallest sizes of each axis only (default: 6, which is all)",
+    )  # fmt: skip
+    add_repeats(parser, 3)
+    add_shapes(parser)
+    add_machine(parser, figure="a panel for each axis")
+    parser.set_defaults(run=bench_growth)
 
 
 def add_kinds(parser: argparse.ArgumentParser, note: str) -> None:
@@ -286,6 +321,28 @@ def bench_attention(arguments: argparse.Namespace) -> int:
         repeats=arguments.repeats,
     )
     print(attention.run(sizes, arguments.lengths, arguments.json))
+    return 0
+
+
+def bench_growth(arguments: argparse.Namespace) -> int:
+    """Print the tables of growth."""
+    check_files(arguments, [])
+    (kind,) = check_kinds([arguments.kind])
+    from nmt.bench import growth, report
+
+    set_threads(arguments.threads)
+    result = growth.measure_growth(
+        list(dict.fromkeys(arguments.axes)),
+        make_shapes(given(arguments, SHAPES)),
+        kind,
+        largest=arguments.sizes,
+        repeats=arguments.repeats,
+        device=choose_device(arguments.device),
+    )
+    print(report.growth_markdown(result))
+    settings = {"kind": kind, "repeats": arguments.repeats}
+    write(arguments.json, lambda: report.as_json("growth", settings, result))
+    write(arguments.figure, lambda: report.growth_figure(result))
     return 0
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.runs import tiny_config, write_run
 from support.small_models import write_model
 
@@ -161,3 +162,44 @@ def test_mistakes_are_one_line(
     assert code == 2
     assert message in text
     assert text.count("\n") == 1
+
+
+def test_growth_sets_cost_beside_what_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, figure = tmp_path / "numbers.json", tmp_path / "figure.png"
+    arguments = ["growth", *RANDOM, "--repeats", "1", "--sizes", "2", "--kind", "rela-g"]
+    axes = [axis for axis in bench.AXES if axis != "prepare"]
+    files = ["--json", str(path), "--figure", str(figure)]
+    assert bench.main([*arguments, *files, "--axes", *axes]) == 0
+    output = capsys.readouterr().out
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert figure.read_bytes().startswith(PNG)
+    assert len(document["axes"]) == len(axes)
+    for axis in document["axes"]:
+        first, second = axis["points"]
+        assert f"| {axis['size']} |" in output
+        assert first["cost"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+        assert first["demand"] == 1.0
+        check_spread(second["seconds_per_unit"])
+    demands = [axis["points"][1]["demand"] for axis in document["axes"]]
+    # A batch of translations asks for the same at any size; all else asks for more.
+    assert demands[axes.index("decode-batch")] == pytest.approx(1.0, abs=0.05)
+    for axis in ("train-length", "train-vocabulary", "decode-beam", "decode-vocabulary"):
+        assert demands[axes.index(axis)] > 1.05
+
+
+def test_the_names_of_axes_are_those_that_can_be_measured() -> None:
+    from nmt.bench.growth import AXES
+
+    assert tuple(AXES) == bench.AXES
+
+
+def test_preparing_more_pairs_asks_for_the_same_a_pair(tmp_path: Path) -> None:
+    from nmt.bench.growth import Setting, preparation
+    from nmt.bench.synthetic import Shapes
+
+    case = preparation(50, Setting(Shapes(), "softmax", torch.device("cpu"), tmp_path))
+    case.run()
+    assert case.demand == case.units == 50
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["train.source", "train.target"]
