@@ -21,12 +21,14 @@ from translation_models import (
     trained_model,
 )
 
+from nmt.checkpoint.model_directory import ModelDirectory
 from nmt.checkpoint.store import verify
 from nmt.cli.export import main
 from nmt.config.config import Config
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import CONTROL
 from nmt.decoding.translator import Translator
+from nmt.export import export_ctranslate2
 from nmt.model.transformer import Transformer
 
 LINES = [*random_lines(20, longest=9), "the strange man", "zebra zebra", "old"]
@@ -163,6 +165,15 @@ def test_readme_tells_how_to_translate(tmp_path: Path, trained: dict[str, Path])
         assert small.stat().st_size < 0.8 * large.stat().st_size
     hidden = [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
     assert hidden == []
+
+
+def test_model_in_memory_is_left_as_it_is(tmp_path: Path) -> None:
+    import_ctranslate2()
+    loaded = ModelDirectory.load(write_model(tmp_path / "model", seed=1))
+    before = {name: weight.clone() for name, weight in loaded.model.state_dict().items()}
+    export_ctranslate2(loaded, tmp_path / "exported", quantization="int8")
+    for name, weight in loaded.model.state_dict().items():
+        assert torch.equal(weight, before[name]), name
 
 
 def test_text_that_looks_like_control_symbols(tmp_path: Path) -> None:
