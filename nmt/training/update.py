@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nmt.config.config import Config
 from nmt.data.batching import Batch, Update
+from nmt.training.compilation import compiled_loss, compiler_errors
 from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
 from nmt.training.schedule import learning_rate
@@ -49,12 +50,12 @@ class Updater:
             fused=True,
         )
         self.average = Average(loss.model, decay=train.ema) if train.ema else None
+        self.module: nn.Module = loss  # what training calls; all else goes through `loss`
         if train.compile:
-            loss.model.compile(dynamic=True)
-        self.module: nn.Module = loss
+            self.module = compiled_loss(loss, longest=config.data.max_length + 1)
         if processes.size > 1:
             devices = [self.device.index] if self.device.type == "cuda" else None
-            self.module = DistributedDataParallel(loss, device_ids=devices)
+            self.module = DistributedDataParallel(self.module, device_ids=devices)
 
     def run(self, update: Update, state: TrainingState) -> UpdateResult:
         """Update number `state.update + 1`."""
@@ -85,7 +86,7 @@ class Updater:
             else nullcontext()
         )
         torch.manual_seed(seed)
-        with waiting:
+        with compiler_errors(), waiting:
             with self.autocast():
                 loss, likelihood = self.module(*loss_inputs(batch, self.device))
             # A loss that is not finite must show in the gradients, the one thing all processes see.

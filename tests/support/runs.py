@@ -79,8 +79,10 @@ def train_in_child(config: Path, sabotage: Callable[[], None] | None = None) -> 
     """Train in a process of its own, which `sabotage` may prepare to die; its exit code."""
     process = multiprocessing.get_context("fork").Process(target=child, args=(config, sabotage))
     process.start()
-    process.join(120)
-    assert process.exitcode is not None, "the run hangs"
+    process.join(240)
+    if process.exitcode is None:
+        process.kill()
+        raise AssertionError("the run hangs")
     return process.exitcode
 
 
