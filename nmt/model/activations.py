@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nmt.model.entmax import Beta, entmax, pull_back_, solve_
-from nmt.model.masking import InPlaceMask, clear_empty_rows, hide, open_empty_rows
+from nmt.model.masking import MaskBlock, clear_empty_rows, hide, open_empty_rows
 
 SMALLEST_BETA = 1e-6  # keeps a learned alpha above 1 in float32, too
 # Unnormalised weights end here, so that their sums, and the squares of these, are finite.
@@ -37,7 +37,7 @@ class ScoreMap(nn.Module):
         """What the map has to learn, a number a head: [H]."""
         return None
 
-    def weights_(self, scores: Tensor, mask: InPlaceMask | None, parameter: Tensor | None) -> None:
+    def weights_(self, scores: Tensor, mask: MaskBlock | None, parameter: Tensor | None) -> None:
         """Overwrite scores by weights."""
         raise NotImplementedError
 
@@ -62,7 +62,7 @@ class Softmax(ScoreMap):
     def forward(self, scores: Tensor, visible: Tensor | None) -> Tensor:
         return masked_softmax(scores, visible)
 
-    def weights_(self, scores: Tensor, mask: InPlaceMask | None, _parameter: Tensor | None) -> None:
+    def weights_(self, scores: Tensor, mask: MaskBlock | None, _parameter: Tensor | None) -> None:
         if mask is not None:
             mask.hide_(scores)
         torch.ops.aten._softmax.out(scores, -1, False, out=scores)
@@ -124,7 +124,7 @@ class Entmax(ScoreMap):
             return package_entmax(scores, visible, beta)
         return entmax(scores, visible, beta)
 
-    def weights_(self, scores: Tensor, mask: InPlaceMask | None, parameter: Tensor | None) -> None:
+    def weights_(self, scores: Tensor, mask: MaskBlock | None, parameter: Tensor | None) -> None:
         if mask is not None:
             mask.hide_(scores)
         solve_(scores, self.beta(parameter, scores.dtype))
@@ -198,7 +198,7 @@ class Pointwise(ScoreMap):
         weights = ACTIVATIONS[self.activation](scores)
         return weights.clamp(-LARGEST_WEIGHT, LARGEST_WEIGHT)
 
-    def weights_(self, scores: Tensor, mask: InPlaceMask | None, parameter: Tensor | None) -> None:
+    def weights_(self, scores: Tensor, mask: MaskBlock | None, parameter: Tensor | None) -> None:
         if parameter is not None:
             scores.sub_(parameter.to(scores.dtype)[:, None, None])
         elif self.fixed_threshold != 0.0:

@@ -1,14 +1,17 @@
 """Attention on a CPU, block by block: scores become weights while they are in the cache.
 
-A block is a few sentences (or a few heads of a long one), small enough for the second-level
-cache. The derivative is written out by hand, so nothing is allocated or kept but the weights.
+A block is a few sentences, or a few heads of one, or a few queries of one head, small enough for
+the cache. The derivative is written out by hand. Of short sentences it keeps the weights; of long
+ones nothing but its inputs, and computes the weights again block by block, so that memory grows
+with the length and not with its square.
 
-Shapes: B batch, H heads, Q queries, K keys, D width, Dh = D / H.
+Shapes: B batch, H heads, Q queries, K keys, D width, Dh = D / H, G matrices of a block.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +23,11 @@ from nmt.model.masking import InPlaceMask
 # Elements a block works on: scores, and rows of queries, keys, values, outputs. Measured: more
 # falls out of the cache, less spends its time in calls.
 BLOCK_ELEMENTS = 400_000
+# Queries of a block come in multiples of this, so that matrix products repeat their bits.
+QUERY_STEP = 16
+# Weights of up to so many keys are kept for the derivative. Measured: beyond it another product
+# costs little more than writing the weights to memory and reading them again.
+MOST_KEYS_KEPT = 512
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,15 @@ class Settings:
     scale: float
     dropout: float
     observer: Callable[[Tensor], None] | None
+
+
+class Group(NamedTuple):
+    """Matrices that are worked on at once, and the queries of each of their blocks."""
+
+    sentences: slice
+    heads: slice
+    num_heads: int
+    queries: list[slice]
 
 
 def split_heads(projections: Sequence[Tensor], heads: int) -> list[Tensor]:
@@ -47,21 +64,26 @@ def split_heads(projections: Sequence[Tensor], heads: int) -> list[Tensor]:
     return parts
 
 
-def blocks(shape: torch.Size, head_dim: int) -> Iterator[tuple[slice, slice]]:
-    """(sentences, heads) of each block of scores [B, H, Q, K]."""
+def groups(shape: torch.Size, head_dim: int) -> Iterator[Group]:
+    """The groups of scores [B, H, Q, K]; each has one block, but for long sentences."""
     batch, heads, queries, keys = shape
     elements = queries * keys + 2 * (queries + keys) * head_dim
     matrices = max(1, BLOCK_ELEMENTS // max(1, elements))
     sentences = max(1, matrices // heads)
     heads_at_once = heads if matrices >= heads else matrices
+    step = max(1, queries)
+    if elements > BLOCK_ELEMENTS:
+        step = max(1, BLOCK_ELEMENTS // (keys + 2 * head_dim) // QUERY_STEP) * QUERY_STEP
+    parts = [slice(first, min(first + step, queries)) for first in range(0, queries, step)]
     for first in range(0, batch, sentences):
         for head in range(0, heads, heads_at_once):
-            yield slice(first, first + sentences), slice(head, head + heads_at_once)
+            some = slice(head, min(head + heads_at_once, heads))
+            yield Group(slice(first, first + sentences), some, some.stop - some.start, parts)
 
 
-def flat(x: Tensor, batch: slice, heads: slice) -> Tensor:
-    """A block of x [B, H, M, N] as contiguous matrices [G, M, N]."""
-    return x[batch, heads].flatten(0, 1)
+def flat(x: Tensor, group: Group, queries: slice = slice(None)) -> Tensor:
+    """A block of x [B, H, M, N] as matrices [G, M, N]."""
+    return x[group.sentences, group.heads, queries].flatten(0, 1)
 
 
 def attend_blockwise(
@@ -79,30 +101,65 @@ def attend_blockwise(
     shape = torch.Size((batch, heads, queries, key.shape[2]))
     weights = query.new_empty(shape) if keep or settings.observer is not None else None
     output = query.new_empty(batch, queries, heads, head_dim)
-    mask = InPlaceMask.of(visible, query.dtype)
+    places = output.transpose(1, 2)
+    block_map = BlockMap(settings, parameter, InPlaceMask.of(visible, query.dtype))
     factors: list[Tensor] = []
-    for rows, some in blocks(shape, head_dim):
-        q, k, v = flat(query, rows, some), flat(key, rows, some), flat(value, rows, some)
-        block = q.new_empty(len(q), *shape[2:]) if weights is None else flat(weights, rows, some)
-        torch.baddbmm(block, q, k.transpose(1, 2), beta=0, alpha=settings.scale, out=block)
-        settings.map.weights_(
-            block.view(-1, q_heads(some, heads), *shape[2:]),
-            None if mask is None else mask.block(rows, some),
-            None if parameter is None else parameter[some],
-        )
-        if settings.dropout > 0.0:
-            factors.append(dropout_factors(block, settings.dropout))
-            block = block * factors[-1]
-        result = torch.bmm(block, v).view(-1, q_heads(some, heads), queries, head_dim)
-        output[rows, :, some].copy_(result.transpose(1, 2))
+    for group in groups(shape, head_dim):
+        k, v = flat(key, group), flat(value, group)
+        for part in group.queries:
+            q = flat(query, group, part)
+            block = None if weights is None else flat(weights, group, part)
+            block = block_map.weigh(q, k, block, group, part)
+            if settings.dropout > 0.0:
+                factor = dropout_factors(block, settings.dropout)
+                block = block * factor
+                if keep:
+                    factors.append(factor)
+            put(places, group, part, torch.bmm(block, v))
     if settings.observer is not None and weights is not None:
         settings.observer(weights)
     return output.flatten(2), weights, factors
 
 
-def q_heads(some: slice, heads: int) -> int:
-    """How many heads a block has."""
-    return len(range(*some.indices(heads)))
+@dataclass(frozen=True)
+class BlockMap:
+    """The map from scores to weights, with what it takes for each block."""
+
+    settings: Settings
+    parameter: Tensor | None
+    mask: InPlaceMask | None
+
+    def weigh(
+        self, query: Tensor, key: Tensor, block: Tensor | None, group: Group, queries: slice
+    ) -> Tensor:
+        """Weights [G, Q, K] of queries [G, Q, Dh] and keys [G, K, Dh], in `block` if given."""
+        if block is None:
+            block = query.new_empty(*query.shape[:2], key.shape[1])
+        set_product(block, query, key.transpose(1, 2), scale=self.settings.scale)
+        self.settings.map.weights_(
+            by_head(block, group),
+            None if self.mask is None else self.mask.block(group.sentences, group.heads, queries),
+            None if self.parameter is None else self.parameter[group.heads],
+        )
+        return block
+
+    def pull_back_(self, weights: Tensor, inner: Tensor, group: Group) -> Tensor | None:
+        """Overwrite the weights' gradient by the scores'; returns the parameter's, [heads]."""
+        return self.settings.map.gradient_(
+            by_head(weights, group),
+            by_head(inner, group),
+            None if self.parameter is None else self.parameter[group.heads],
+        )
+
+
+def by_head(block: Tensor, group: Group) -> Tensor:
+    """[sentences, heads, M, N] for matrices [G, M, N] of a group."""
+    return block.view(-1, group.num_heads, *block.shape[1:])
+
+
+def put(places: Tensor, group: Group, rows: slice, block: Tensor) -> None:
+    """Copy matrices [G, M, Dh] to their places in [B, H, T, Dh]."""
+    places[group.sentences, group.heads, rows].copy_(by_head(block, group))
 
 
 class BlockwiseAttention(torch.autograd.Function):
@@ -117,7 +174,10 @@ class BlockwiseAttention(torch.autograd.Function):
         *projections: Tensor,
     ) -> Tensor:
         query, key, value = split_heads(projections, settings.heads)
-        keep = any(ctx.needs_input_grad)
+        needed = any(ctx.needs_input_grad)
+        keep = needed and key.shape[2] <= MOST_KEYS_KEPT
+        draws_again = needed and not keep and settings.dropout > 0.0
+        ctx.random_state = torch.get_rng_state() if draws_again else None
         output, weights, factors = attend_blockwise(
             query,
             key,
@@ -127,46 +187,97 @@ class BlockwiseAttention(torch.autograd.Function):
             settings=settings,
             keep=keep,
         )
-        if keep:
+        if needed:
             ctx.settings = settings
             ctx.count = len(projections)
-            ctx.save_for_backward(*projections, weights, parameter, *factors)
+            if not keep:
+                weights = None  # what an observer saw
+            ctx.save_for_backward(*projections, visible, parameter, weights, *factors)
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         settings: Settings = ctx.settings
         projections = ctx.saved_tensors[: ctx.count]
-        weights, parameter, *factors = ctx.saved_tensors[ctx.count :]
-        heads, scale = settings.heads, settings.scale
+        visible, parameter, weights, *factors = ctx.saved_tensors[ctx.count :]
+        outer = gradients[0].view(*gradients[0].shape[:2], settings.heads, -1).transpose(1, 2)
+        # Hidden keys have weight 0 and so no gradient: only to weigh again takes the mask.
+        mask = InPlaceMask.of(visible, outer.dtype) if weights is None else None
+        block_map = BlockMap(settings, parameter, mask)
         results = [torch.empty_like(projection) for projection in projections]
-        query, key, value = split_heads(projections, heads)
-        targets = split_heads(results, heads)
-        outer = gradients[0].view(*gradients[0].shape[:2], heads, -1).transpose(1, 2)
-        parameter_gradient = None if parameter is None else torch.zeros_like(parameter)
-        for number, (rows, some) in enumerate(blocks(weights.shape, query.shape[3])):
-            q, k, v = flat(query, rows, some), flat(key, rows, some), flat(value, rows, some)
-            block, out = flat(weights, rows, some), flat(outer, rows, some)
-            inner = torch.bmm(out, v.transpose(1, 2))
-            dropped = block
-            if factors:
-                inner.mul_(factors[number])
-                dropped = block * factors[number]
-            value_gradient = torch.bmm(dropped.transpose(1, 2), out)
-            shape = (-1, q_heads(some, heads), *weights.shape[2:])
-            found = settings.map.gradient_(
-                block.view(shape),
-                inner.view(shape),
-                None if parameter is None else parameter[some],
+        with drawing_again(ctx.random_state):
+            parameter_gradient = pull_back(
+                split_heads(projections, settings.heads),
+                outer,
+                block_map=block_map,
+                weights=weights,
+                factors=factors,
+                results=split_heads(results, settings.heads),
             )
-            if parameter_gradient is not None and found is not None:
-                parameter_gradient[some] += found
-            block_gradients = (
-                torch.baddbmm(q, inner, k, beta=0, alpha=scale),
-                torch.baddbmm(k, inner.transpose(1, 2), q, beta=0, alpha=scale),
-                value_gradient,
-            )
-            for target, part in zip(targets, block_gradients, strict=True):
-                place = target[rows, some]
-                place.copy_(part.view(place.shape))
         return None, None, parameter_gradient, *results
+
+
+def pull_back(
+    inputs: Sequence[Tensor],
+    outer: Tensor,
+    *,
+    block_map: BlockMap,
+    weights: Tensor | None,
+    factors: Sequence[Tensor],
+    results: Sequence[Tensor],
+) -> Tensor | None:
+    """Write the gradients of query, key and value to results; returns that of the parameter.
+
+    All are [B, H, T, Dh], as is `outer`, the gradient of the heads. Without weights [B, H, Q, K]
+    they are computed and dropped out once more.
+    """
+    query, key, value = inputs
+    parameter, settings = block_map.parameter, block_map.settings
+    parameter_gradient = None if parameter is None else torch.zeros_like(parameter)
+    kept_factors = iter(factors)
+    for group in groups(torch.Size((*query.shape[:3], key.shape[2])), query.shape[3]):
+        k, v = flat(key, group), flat(value, group)
+        key_gradient, value_gradient = k.new_empty(k.shape), v.new_empty(v.shape)
+        for part in group.queries:
+            more = part.start > 0
+            q, out = flat(query, group, part), flat(outer, group, part)
+            if weights is not None:
+                block = flat(weights, group, part)
+                factor = next(kept_factors, None)
+            else:
+                block = block_map.weigh(q, k, None, group, part)
+                rate = settings.dropout
+                factor = dropout_factors(block, rate) if rate > 0.0 else None
+            inner = torch.bmm(out, v.transpose(1, 2))
+            if factor is not None:
+                inner.mul_(factor)
+            dropped = block if factor is None else block * factor
+            set_product(value_gradient, dropped.transpose(1, 2), out, more=more)
+            found = block_map.pull_back_(block, inner, group)
+            if parameter_gradient is not None and found is not None:
+                parameter_gradient[group.heads] += found
+            query_gradient = q.new_empty(q.shape)
+            set_product(query_gradient, inner, k, scale=settings.scale)
+            set_product(key_gradient, inner.transpose(1, 2), q, scale=settings.scale, more=more)
+            put(results[0], group, part, query_gradient)
+        put(results[1], group, slice(None), key_gradient)
+        put(results[2], group, slice(None), value_gradient)
+    return parameter_gradient
+
+
+@contextmanager
+def drawing_again(state: Tensor | None) -> Iterator[None]:
+    """Draw random numbers from a state, then go on as if none had been drawn; None: as ever."""
+    if state is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(state)
+        yield
+
+
+def set_product(
+    result: Tensor, left: Tensor, right: Tensor, *, scale: float = 1.0, more: bool = False
+) -> None:
+    """result = scale left @ right of matrices [G, M, N], or `more`: added to it."""
+    torch.baddbmm(result, left, right, beta=float(more), alpha=scale, out=result)

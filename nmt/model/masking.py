@@ -3,7 +3,7 @@
 `visible` is a boolean tensor broadcastable to the scores [B, H, Q, K]; None: all keys are visible.
 """
 
-from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,30 +26,53 @@ def clear_empty_rows(weights: Tensor, visible: Tensor | None) -> Tensor:
     return weights if visible is None else weights * visible.any(-1, keepdim=True)
 
 
-@dataclass(frozen=True)
 class InPlaceMask:
-    """A mask in the forms that are quick on a CPU: masked_fill takes nine times an addition."""
+    """A mask in the forms that are quick on a CPU: masked_fill takes nine times an addition.
 
-    bits: Tensor  # all ones where visible, else 0: as integers of the scores' width
-    penalty: Tensor  # 0 where visible, else -inf
-    has_empty_rows: bool
+    The forms are made for a block at a time, so that of a large mask they never exist as a whole.
+    """
+
+    def __init__(self, visible: Tensor, dtype: torch.dtype, *, has_empty_rows: bool) -> None:
+        self.visible = visible
+        self.dtype = dtype
+        self.has_empty_rows = has_empty_rows
+        self.last: tuple[tuple[int | None, ...], MaskBlock] | None = None
 
     @staticmethod
     def of(visible: Tensor | None, dtype: torch.dtype) -> "InPlaceMask | None":
-        """The forms of one mask for scores of a type."""
+        """The mask for scores of a type."""
         if visible is None:
             return None
         while visible.dim() < 4:
             visible = visible[None]
-        penalty = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -torch.inf)
-        empty = not bool(visible.any(-1).all())
-        return InPlaceMask(-visible.to(BITS[dtype]), penalty, empty)
+        return InPlaceMask(visible, dtype, has_empty_rows=not bool(visible.any(-1).all()))
 
-    def block(self, batch: slice, heads: slice) -> "InPlaceMask":
-        """The mask of some sentences and heads."""
-        return InPlaceMask(
-            take(self.bits, batch, heads), take(self.penalty, batch, heads), self.has_empty_rows
-        )
+    def block(self, batch: slice, heads: slice, queries: slice) -> "MaskBlock":
+        """The mask of some sentences, heads and queries; the last one made is kept."""
+        wanted = [
+            part if size > 1 else slice(None)
+            for part, size in zip((batch, heads, queries), self.visible.shape, strict=False)
+        ]
+        place = tuple(part.start for part in wanted)
+        if self.last is None or self.last[0] != place:
+            bits = -self.visible[tuple(wanted)].to(BITS[self.dtype])
+            self.last = (place, MaskBlock(bits, self.dtype, has_empty_rows=self.has_empty_rows))
+        return self.last[1]
+
+
+class MaskBlock:
+    """The mask of one block of scores."""
+
+    def __init__(self, bits: Tensor, dtype: torch.dtype, *, has_empty_rows: bool) -> None:
+        self.bits = bits  # all ones where visible, else 0: as integers of the scores' width
+        self.dtype = dtype
+        self.has_empty_rows = has_empty_rows
+
+    @cached_property
+    def penalty(self) -> Tensor:
+        """0 where visible, else -inf."""
+        infinite = torch.tensor(-torch.inf, dtype=self.dtype).view(self.bits.dtype)
+        return self.bits.bitwise_not().bitwise_and_(infinite).view(self.dtype)
 
     def zero_(self, scores: Tensor) -> None:
         """Put 0 at hidden keys."""
@@ -64,10 +87,3 @@ class InPlaceMask:
         """Put 0 in rows without a visible key, where a normalised map is undefined."""
         if self.has_empty_rows:
             self.zero_(weights)
-
-
-def take(mask: Tensor, batch: slice, heads: slice) -> Tensor:
-    """The block of a mask [B or 1, H or 1, ...]."""
-    if mask.shape[0] > 1:
-        mask = mask[batch]
-    return mask[:, heads] if mask.shape[1] > 1 else mask
