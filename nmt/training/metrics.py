@@ -7,6 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from nmt.errors import UserError
+
 logger = logging.getLogger(__name__)
 
 
@@ -54,6 +56,9 @@ class RunLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, UserError):  # the console prints it by itself
+            last = logging.LogRecord(__name__, logging.ERROR, __file__, 0, str(error), None, None)
+            self.handler.handle(last)
         logging.getLogger("nmt").removeHandler(self.handler)
         self.handler.close()
         self.metrics.close()

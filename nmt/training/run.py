@@ -28,7 +28,7 @@ from nmt.training.resume import check_resumable
 from nmt.training.signals import StopRequest
 from nmt.training.snapshot import SavedRun, read_saved_run, restore
 from nmt.training.state import TrainingState
-from nmt.training.trainer import Trainer, write_result
+from nmt.training.trainer import Trainer, read_result, write_result
 from nmt.training.update import Updater
 
 logger = logging.getLogger(__name__)
@@ -111,18 +111,33 @@ def run(
         logger.info("going on from update %d", state.update)
     if team.is_main:
         write_config(config)
+        tell_former_end(config.run_dir)
+        write_result(config.run_dir, {"status": "running"})
     try:
         with StopRequest() as stop:
             code = trainer.run(stop)
     except DivergedError as error:
         if team.is_main:
-            write_result(config.run_dir, {"status": "diverged", "reason": str(error)})
-        raise
+            write_result(
+                config.run_dir,
+                {"status": "diverged", "update": state.update, "reason": str(error)},
+            )
+        team.maximum(0)  # torchrun ends everybody with the first to go: wait until it is written
+        if team.is_main:
+            raise
+        return error.exit_code  # one of us tells what all have seen
     if team.is_main:
         status = "finished" if trainer.finished() else "stopped"
         result = {"status": status, "update": state.update, "best_update": state.best_update}
         write_result(config.run_dir, {**result, "best_score": state.best_score})
     return code
+
+
+def tell_former_end(run_dir: Path) -> None:
+    """Say so when a run that diverged is begun again: it goes on from its last checkpoint."""
+    result = read_result(run_dir)
+    if result.get("status") == "diverged":
+        logger.warning("this run ended before: %s", result.get("reason"))
 
 
 def write_config(config: Config) -> None:

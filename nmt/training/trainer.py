@@ -203,10 +203,11 @@ class Trainer:
         self.watch.flush()
         self.state.log_sums = self.total(self.log_sums)
         self.state.watch_sums = self.total(self.watch_sums)
-        if self.log is None:
-            return
+        # In every process, since all of them must end in the same way.
         if not all(torch.isfinite(p).all() for p in self.updater.loss.parameters()):
             raise DivergedError(f"diverged at update {self.state.update}: a weight is not finite")
+        if self.log is None:
+            return
         self.log.sync()
         try:
             files = whole_checkpoint(self.updater, self.state, self.prepared)
@@ -253,7 +254,19 @@ def closing(iterator: Iterator[Any]) -> Iterator[Iterator[Any]]:
 
 
 def write_result(run_dir: Path, values: dict[str, Any]) -> None:
-    """How the run ended, for programs that read many runs: result.json."""
+    """How the run stands or ended, for programs that read many runs: result.json.
+
+    The launcher of several processes has an exit code of its own, and this is where to look.
+    """
     temporary = run_dir / ".result.json.tmp"
     temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     temporary.replace(run_dir / "result.json")
+
+
+def read_result(run_dir: Path) -> dict[str, Any]:
+    """What `write_result` wrote last; nothing if that cannot be read."""
+    try:
+        values: dict[str, Any] = json.loads((run_dir / "result.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return values

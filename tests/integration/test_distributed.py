@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import load_file
 from support.runs import newest, outcome, tiny_config, train_in_child, write_run
 
+from nmt.training.trainer import read_result
+
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -121,3 +123,24 @@ def test_a_signal_to_one_stops_all_at_the_same_update(reference: Path, tmp_path:
         assert "stopped by a signal" in errors
     finally:
         process.kill()
+
+
+def test_divergence_is_told_once_and_recorded(
+    reference: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """torchrun hides our exit code, so the run directory has to say what happened."""
+    config = settings(tmp_path, learning_rate=1e30, max_updates=100)
+    config["train"]["schedule"] = {"kind": "noam", "warmup": 10}
+    fresh(reference, tmp_path, config)
+    process = start(tmp_path)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert errors.count("nmt-train: diverged at update") == 1
+    assert "exitcode  : 6" in errors
+    result = read_result(tmp_path / "run")
+    assert result["status"] == "diverged"
+    assert "diverged at update" in result["reason"]
+    assert "ERROR diverged at update" in (tmp_path / "run" / "train.log").read_text()
+    # Begun again, by one process: it says how it ended, tries, and has its own exit code.
+    assert train_in_child(tmp_path / "config.yaml") == 6
+    assert "this run ended before: diverged" in capfd.readouterr().err
