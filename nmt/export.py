@@ -196,7 +196,7 @@ def set_norm(target: Any, norm: nn.LayerNorm) -> None:
 
 def array(tensor: Tensor) -> npt.NDArray[np.float32]:
     """The numbers of a weight; a copy, since CTranslate2 quantizes in place."""
-    return np.array(tensor.detach().float())
+    return tensor.detach().float().numpy().copy()
 
 
 def position_table(loaded: LoadedModel) -> npt.NDArray[np.float32]:

@@ -1,0 +1,69 @@
+"""Our own trainer and translator; --option names the attention kind, and `int8` after a comma."""
+
+import argparse
+import itertools
+
+import torch
+from driver import serve
+from make_task import WORD, training_config
+from task import BEAM, LENGTH_PENALTY, DecodingData, TrainingData
+
+from nmt.bench.training import Contender, Task
+from nmt.data.batching import BatchStream
+from nmt.data.corpus import EncodedCorpus
+from nmt.decoding.translator import Translator
+
+NO_LIMIT = 1 << 30  # tokens of a batch: its sentences are counted instead
+
+
+class OurTrainer:
+    """Updates as nmt-train makes them, the next batches made by a thread meanwhile."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        torch.set_num_threads(arguments.threads)
+        config = training_config(arguments.task, arguments.size)
+        corpus = EncodedCorpus.open(arguments.task / "prepared", "train")
+        stream = BatchStream(
+            corpus,
+            batch_tokens=config.train.batch_tokens,
+            seed=config.seed,
+            prefetch=config.train.prefetch,
+        )
+        self.updates = stream.updates()
+        vocabulary = TrainingData(arguments.task).vocabulary
+        first = [next(self.updates)]
+        task = Task(config, vocabulary, vocabulary, first)
+        self.contender = Contender(task, arguments.option, torch.device("cpu"))
+
+    def update(self) -> int:
+        """One update."""
+        self.contender.updates = list(itertools.islice(self.updates, 1))
+        self.contender()
+        return self.contender.updates[0].tokens
+
+
+class OurDecoder:
+    """nmt-translate's translator, from numbers to numbers."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        kind, _, weights = arguments.option.partition(",")
+        self.data = DecodingData(arguments.task)
+        model = arguments.task / f"model-{kind}"
+        self.translator = Translator.load(
+            model, device="cpu", int8=weights == "int8", threads=arguments.threads
+        )
+        self.lines = [" ".join(WORD.format(i) for i in x[:-1]) for x in self.data.sentences]
+
+    def translate(self, numbers: list[int]) -> list[list[int]]:
+        """Outputs of one batch."""
+        found = self.translator.translate(
+            [self.lines[number] for number in numbers],
+            beam=BEAM,
+            length_penalty=LENGTH_PENALTY,
+            batch_tokens=NO_LIMIT,
+        )
+        return [list(translation.ids) for translation in found]
+
+
+if __name__ == "__main__":
+    serve(OurTrainer, OurDecoder)

@@ -1,0 +1,110 @@
+"""What all toolkits train on and translate, as plain arrays that numpy alone can read.
+
+`train.npz`: all pairs as numbers, and an order of batches. `decode.npz`: sentences sorted by length
+(source numbers with the end symbol), the lengths of our translations, and, under `weight/NAME`, the
+weights of our softmax model.
+`task.json`: the shapes. The numbers 0 to 3 are padding, start, end and unknown.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+FIRST_PIECE = 4
+BATCH_TOKENS = 4096
+DROPOUT = 0.1
+LABEL_SMOOTHING = 0.1
+LEARNING_RATE = 1e-3
+WARMUP = 4000  # updates; the speed does not depend on it
+BEAM = 4
+LENGTH_PENALTY = 0.6
+EPSILON = 1e-6  # of layer norms
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Transformer of as many encoder as decoder layers, one table of embeddings for all."""
+
+    dim: int
+    heads: int
+    layers: int
+    feed_forward_dim: int
+
+
+SHAPES = {"small": Shape(256, 4, 3, 1024), "base": Shape(512, 8, 6, 2048)}
+
+
+class TrainingData:
+    """Pairs of sentences and an order of batches."""
+
+    def __init__(self, directory: Path) -> None:
+        arrays = np.load(directory / "train.npz")
+        self.vocabulary = int(arrays["vocabulary"])
+        self.sides = {
+            side: (arrays[f"{side}_tokens"], arrays[f"{side}_offsets"])
+            for side in ("source", "target")
+        }
+        self.pairs, self.bounds = arrays["plan_pairs"], arrays["plan_bounds"]
+
+    def __len__(self) -> int:
+        return len(self.sides["source"][1]) - 1
+
+    def sentence(self, side: str, index: int) -> Any:
+        """The numbers of a sentence, the end symbol included."""
+        tokens, offsets = self.sides[side]
+        return tokens[offsets[index] : offsets[index + 1]]
+
+    def batch(self, number: int) -> Any:
+        """The positions of the pairs of a batch; after the last comes the first again."""
+        number %= len(self.bounds) - 1
+        return self.pairs[self.bounds[number] : self.bounds[number + 1]]
+
+    def padded(self, side: str, indices: Any) -> Any:
+        """[B, L] int64, filled up with PAD."""
+        return pad([self.sentence(side, index) for index in indices])
+
+
+class DecodingData:
+    """Sentences to translate and the model to do it with."""
+
+    def __init__(self, directory: Path) -> None:
+        self.arrays = np.load(directory / "decode.npz")
+        self.description = json.loads((directory / "task.json").read_text(encoding="utf-8"))
+        self.shape = Shape(**self.description["model"]["shape"])
+        self.norm = self.description["model"]["norm"]
+        self.vocabulary = self.description["model"]["vocabulary"]
+        tokens, offsets = self.arrays["tokens"], self.arrays["offsets"]
+        self.sentences = [
+            tokens[offsets[index] : offsets[index + 1]].tolist()
+            for index in range(len(offsets) - 1)
+        ]
+        self.output_lengths = self.arrays["output_lengths"].tolist()
+
+    def weight(self, name: str) -> Any:
+        """A weight of our model, by our name."""
+        return self.arrays[f"weight/{name}"]
+
+
+def pad(sentences: Any) -> Any:
+    """[B, L] int64, filled up with PAD."""
+    padded = np.full((len(sentences), max(map(len, sentences))), PAD, dtype=np.int64)
+    for row, sentence in enumerate(sentences):
+        padded[row, : len(sentence)] = sentence
+    return padded
+
+
+def longest_output(source: int) -> int:
+    """Tokens that an output may have, the end not counted, as nmt-translate has it."""
+    return 2 * source + 50
+
+
+def positions(count: int, dim: int) -> Any:
+    """[count, dim]: our position vectors; first all sines, then all cosines."""
+    half = dim // 2
+    rates = np.exp(np.arange(half) * (-np.log(10000.0) / (half - 1)))
+    angles = np.arange(count)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
