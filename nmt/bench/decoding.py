@@ -18,7 +18,7 @@ from nmt.bench.work import translation_operations
 from nmt.checkpoint.model_directory import NoInitialisation
 from nmt.data.codec import Codec
 from nmt.decoding.ensemble import Member
-from nmt.decoding.packing import pack
+from nmt.decoding.packing import can_pack, pack
 from nmt.decoding.translation import Line, Options
 from nmt.decoding.translator import Translator
 from nmt.errors import DataError
@@ -146,9 +146,10 @@ def random_translator(
         target_vocabulary_size=len(codec.target.vocabulary),
     )
     model.to(device).eval()
-    logits = pack(model, int8=int8) if device.type == "cpu" else model.logits
+    packed = device.type == "cpu" and (int8 or can_pack())
+    logits = pack(model, int8=int8) if packed else model.logits
     return Translator(
-        [Member(model, codec, logits)],
+        [Member(model, codec, logits, packed=packed)],
         Options.of(config.decode),
         max_source_length=None,
         device=device,

@@ -212,6 +212,7 @@ class DecodeConfig:
     batch_tokens: Positive = 4096
     max_length_ratio: PositiveFloat = 2.0  # output length <= ratio * source length + extra
     max_length_extra: NonNegative = 50
+    early_stop: Literal["likely", "exact"] = "likely"  # exact: look ahead to the maximum length
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,13 @@ from nmt.model.transformer import Transformer
 # padding only then.
 LENGTH_MULTIPLE = 16
 
-# Rows of a matrix product (sentences x beam) are kept at a multiple of this, for the same reason:
-# products of 1 to 3 rows (with several threads also 5 to 7 and 9 to 11) take another path in MKL.
-ROW_MULTIPLE = 4
+# Sentences, and so the rows of all matrix products, are kept at a multiple of this for models that
+# are not packed: products of 1 to 3 rows (with several threads also 5 to 7 and 9 to 11) take
+# another path in MKL.
+BATCH_MULTIPLE = 4
 
 # And torch multiplies matrices of fewer than so many element products in yet another way; with
-# small heads the source is padded until the scores of a beam are beyond that.
+# small heads the source is padded until the scores of a hypothesis are beyond that.
 SMALL_PRODUCT = 400
 
 LOGIT_ROWS = 512  # positions whose logits are held at a time while scoring
@@ -40,6 +41,7 @@ class Member:
     model: Transformer
     codec: Codec
     logits: Callable[[Tensor], Tensor]
+    packed: bool = False  # whether a row has the same bits whatever the number of rows
 
 
 def check_same_target(members: Sequence[Member], names: Sequence[str]) -> None:
@@ -89,8 +91,8 @@ class EnsembleStep:
         self.caches: list[DecoderCache] = []
         for member, sentences in zip(members, sources, strict=True):
             config = member.model.config
-            products = config.dim // config.heads * beam
-            least = 1 if multiple == 1 else math.ceil(SMALL_PRODUCT / products)
+            head_dim = config.dim // config.heads
+            least = 1 if multiple == 1 else math.ceil(SMALL_PRODUCT / head_dim)
             source, visible = pad(sentences, multiple=multiple, device=device, least=least)
             memory = member.model.encode(source, visible)
             # One position more than the longest output: the start token is read, too.

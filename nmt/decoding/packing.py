@@ -3,8 +3,9 @@
 Search multiplies few rows (sentences x beam) with the same matrices again and again. MKL, behind
 torch's ordinary linear layer, is slow for few rows, and its results for 1 to 3 rows (up to 11 with
 several threads) differ in the last bit from those of many rows. oneDNN with weights laid out once
-is quicker at every size and gives a row the same bits whatever the rows around it. Products of
-8-bit integers are exact, and every row has its own scale: no dependence on the batch there either.
+is quicker at every size and gives a row the same bits whatever the rows around it, if there are two
+at least. Products of 8-bit integers are exact, and every row has its own scale: no dependence on
+the batch there either.
 """
 
 import warnings
@@ -31,9 +32,11 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., out] for x [..., in]."""
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self.weight, self.bias, "none", [], ""
-        )
+        result: Tensor
+        if x.numel() == x.shape[-1]:
+            result = self(x.expand(2, *x.shape))
+            return result[0]
+        result = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         return result
 
 

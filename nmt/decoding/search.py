@@ -3,19 +3,22 @@
 Search knows nothing of models: it asks a step function for logits and tells it which hypotheses to
 keep, so it is tested on hand-written tables. Greedy search is beam search with a beam of 1.
 
-Shapes: B sentences, K hypotheses of a sentence (the beam), V vocabulary, T tokens so far,
-C candidates for the next beam, N wanted results.
+Shapes: B sentences, K hypotheses of a sentence (the beam; a single one before the first step,
+unless samples are drawn), V vocabulary, T tokens so far, C candidates, N wanted results.
 
-What beam search does: every step ranks the K x V continuations of a sentence. Those among the
-best K that end are finished; the best K that do not end live on. A sentence is over when no live
-hypothesis can still beat the N-th best finished one; greedy search ends with the first end token.
+What beam search does: every step ranks the continuations of all hypotheses of a sentence. Those
+among the best K that end are finished; the best K that do not end live on. A sentence is over when
+no live hypothesis can still beat the N-th best finished one; greedy search ends with the first end
+token. `early_stop` says what a hypothesis can still reach: what it would score if all further
+tokens up to the maximum length were free (`exact`), or those of a quarter of its length (`likely`:
+fewer steps, and hardly ever another output).
 A finished hypothesis scores log p / ((5 + n) / 6)^length_penalty (Wu et al. 2016, equation 14); its
 length n counts the end token.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -27,8 +30,20 @@ from nmt.decoding.choices import Candidates, Sampling, choose_beam, choose_sampl
 # probability is 0 costs this much instead of the whole hypothesis.
 FORCED_ZERO = -1e4
 
+# With `likely`, hypotheses are taken to end within this share of their length, or this many tokens.
+LIKELY_SHARE = 0.25
+LIKELY_TOKENS = 2
+
+# Numbers whose exponentials are held at a time while normalizing: they stay in the cache.
+BLOCK_NUMBERS = 65_536
+# Sums of exponentials below this have lost digits.
+SMALLEST_SUM = 1e-30
+
 # Sentences that are over leave the batch when at least this share of it is over.
 LEAVE_SHARE = 0.25
+
+
+EarlyStop = Literal["exact", "likely"]
 
 
 class StepFunction(Protocol):
@@ -56,7 +71,8 @@ class SearchOptions:
     min_length: int = 0  # tokens before the end token
     never: tuple[int, ...] = ()  # tokens that are never chosen
     sampling: Sampling | None = None  # sample `beam` outputs instead of searching for the best
-    row_multiple: int = 1  # keep B x K a multiple of this while sentences leave
+    early_stop: EarlyStop = "exact"
+    batch_multiple: int = 1  # keep B a multiple of this while sentences leave
 
     def __post_init__(self) -> None:
         assert 1 <= self.nbest <= self.beam, "expected 1 <= nbest <= beam"
@@ -125,7 +141,9 @@ def search(
         normalizer = normalize(logits)
         constrain(logits, normalizer, state, options, length)
         if state.uniform is None:
-            finished, live = choose_beam(logits, normalizer, state.scores, end=options.end_token)
+            finished, live = choose_beam(
+                logits, normalizer, state.scores, beam=options.beam, end=options.end_token
+            )
         else:
             assert options.sampling is not None
             finished, live = choose_samples(
@@ -157,7 +175,7 @@ def start_state(
     device: torch.device | str,
 ) -> SearchState:
     """The state before the first step: one live hypothesis a sentence, `beam` when sampling."""
-    size, beam = len(max_lengths), options.beam
+    size, beam = len(max_lengths), 1 if options.sampling is None else options.beam
     prefixes = prefixes or [()] * size
     limits = [max(limit, len(prefix)) for limit, prefix in zip(max_lengths, prefixes, strict=True)]
     forced = torch.full((size, max(map(len, prefixes), default=0)), -1)
@@ -165,9 +183,7 @@ def start_state(
         forced[row, : len(prefix)] = torch.tensor(prefix, dtype=torch.int64)
     scores = torch.zeros(size, beam, dtype=torch.float64, device=device)
     uniform = None
-    if options.sampling is None:
-        scores[:, 1:] = -torch.inf
-    else:
+    if options.sampling is not None:
         seeds = seeds or range(size)
         uniform = draw_uniform(options.sampling.seed, seeds, limits, beam).to(device)
     return SearchState(
@@ -197,12 +213,34 @@ def normalize(logits: Tensor) -> Tensor:
 
     It is +inf where nothing finite is left, so that every log probability of that row is -inf.
     """
-    normalizer = torch.logsumexp(logits, dim=-1)
-    if bool(normalizer.isfinite().all()):
-        return normalizer
-    logits.masked_fill_(~logits.isfinite(), -torch.inf)
-    normalizer = torch.logsumexp(logits, dim=-1)
-    return normalizer.masked_fill(normalizer == -torch.inf, torch.inf)
+    rows = logits.flatten(0, 1)
+    sums = sum_exponentials(rows)
+    normalizer = sums.log()
+    good = (sums > SMALLEST_SUM) & (sums < torch.inf)
+    if not bool(good.all()):
+        # Row by row, so that no row has other bits because of those around it.
+        for row in (~good).nonzero()[:, 0].tolist():
+            rows[row].masked_fill_(~rows[row].isfinite(), -torch.inf)
+            total = torch.logsumexp(rows[row], dim=0)
+            normalizer[row] = torch.where(total == -torch.inf, torch.inf, total)
+    return normalizer.view(logits.shape[:2])
+
+
+def sum_exponentials(rows: Tensor) -> Tensor:
+    """[R] for rows [R, V]; on a CPU block by block, as one block is like the next to the last bit.
+
+    Without subtracting the largest number first: that is left to the rows that need it.
+    """
+    if rows.is_cuda:
+        return rows.exp().sum(dim=-1)
+    size = max(2, BLOCK_NUMBERS // rows.shape[1])
+    block = rows.new_zeros(size, rows.shape[1])
+    sums = rows.new_empty(len(rows))
+    for first in range(0, len(rows), size):
+        part = rows[first : first + size]
+        torch.exp(part, out=block[: len(part)])
+        sums[first : first + size] = block.sum(dim=-1)[: len(part)]
+    return sums
 
 
 def constrain(
@@ -215,7 +253,7 @@ def constrain(
     forced = forced.masked_fill((forced < 0) & (state.limits <= length), options.end_token)
     rows = (forced >= 0).nonzero()[:, 0]
     if len(rows):
-        index = forced[rows][:, None, None].expand(-1, options.beam, 1)
+        index = forced[rows][:, None, None].expand(-1, logits.shape[1], 1)
         kept = logits[rows].gather(2, index)
         possible = normalizer[rows][:, :, None].isfinite()
         floor = normalizer[rows][:, :, None] + FORCED_ZERO
@@ -258,8 +296,8 @@ def record(
 
 def advance(step: StepFunction, state: SearchState, live: Candidates) -> None:
     """Make the chosen continuations the live hypotheses."""
-    own = torch.arange(live.parents.shape[1], device=live.parents.device)
-    if not bool((live.parents == own).all()):
+    own = torch.arange(state.tokens.shape[1], device=live.parents.device)
+    if live.parents.shape[1] != len(own) or not bool((live.parents == own).all()):
         step.reorder(live.parents)
         index = live.parents[:, :, None].expand(-1, -1, state.tokens.shape[2])
         state.tokens = state.tokens.gather(1, index)
@@ -271,19 +309,24 @@ def mark_over(state: SearchState, options: SearchOptions, length: int) -> None:
     """Mark the sentences of which nothing better can come after `length + 1` tokens.
 
     A log probability only falls, so what a live hypothesis can reach at most is its present one
-    over the penalty of the longest possible output (of the shortest, for a negative power).
+    over the penalty of the longest output it may become (of the shortest, for a negative power).
     """
-    live = state.scores.amax(dim=1).clamp(max=0.0)
-    power = options.length_penalty
-    longest = length_penalty(state.limits + 1, power)
-    shortest = length_penalty(max(length + 2, options.min_length + 1), power).to(live.device)
-    bound = torch.maximum(live / longest, live / shortest)
-    nothing_live = live == -torch.inf
-    state.over |= nothing_live
+    live = state.scores.amax(dim=1)
+    state.over |= live == -torch.inf
     if options.sampling is not None or options.beam == 1:
         state.over |= state.num_finished >= options.beam
-    else:
-        state.over |= (state.num_finished >= options.nbest) & (state.best[:, -1] >= bound)
+        return
+    live.clamp_(max=0.0)
+    power = options.length_penalty
+    soonest = max(length + 2, options.min_length + 1)  # with the end token
+    longest = state.limits + 1
+    if options.early_stop == "likely":
+        ahead = max(LIKELY_TOKENS, int(LIKELY_SHARE * soonest))
+        longest = longest.clamp(max=soonest + ahead)
+    reached = live / length_penalty(longest, power)
+    if power < 0.0:
+        reached = live / length_penalty(soonest, power).to(live.device)
+    state.over |= (state.num_finished >= options.nbest) & (state.best[:, -1] >= reached)
 
 
 def drop_over(step: StepFunction, state: SearchState, options: SearchOptions) -> None:
@@ -292,9 +335,7 @@ def drop_over(step: StepFunction, state: SearchState, options: SearchOptions) ->
     going_on = (~state.over).nonzero()[:, 0]
     if size - len(going_on) < max(1.0, LEAVE_SHARE * size):
         return
-    keep = len(going_on)
-    while keep * options.beam % options.row_multiple:
-        keep += 1
+    keep = -(-len(going_on) // options.batch_multiple) * options.batch_multiple
     if keep >= size:
         return
     filling = state.over.nonzero()[: keep - len(going_on), 0]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from nmt.config.config import DecodeConfig
 from nmt.decoding.alignment import AlignmentHead, Attention, Links
 from nmt.decoding.choices import Sampling
-from nmt.decoding.ensemble import LENGTH_MULTIPLE, ROW_MULTIPLE
+from nmt.decoding.ensemble import LENGTH_MULTIPLE
+from nmt.decoding.search import EarlyStop
 from nmt.errors import UserError
 
 
@@ -36,6 +37,7 @@ class Options:
     max_length_extra: int = 50
     max_length: int | None = None  # output subwords at most, whatever the source
     min_length: int = 0
+    early_stop: EarlyStop = "likely"  # when a beam ends, see search.py
     sampling: Sampling | None = None  # draw `nbest` outputs instead of searching
     alignment: AlignmentHead | None = None
     attention: bool = False
@@ -54,6 +56,7 @@ class Options:
             batch_tokens=config.batch_tokens,
             max_length_ratio=config.max_length_ratio,
             max_length_extra=config.max_length_extra,
+            early_stop=config.early_stop,
         )
 
     @property
@@ -65,11 +68,6 @@ class Options:
     def length_multiple(self) -> int:
         """What source lengths are padded to a multiple of."""
         return 1 if self.fast else LENGTH_MULTIPLE
-
-    @property
-    def row_multiple(self) -> int:
-        """What sentences x width are padded to a multiple of."""
-        return 1 if self.fast else ROW_MULTIPLE
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from nmt.decoding.alignment import (
 )
 from nmt.decoding.batching import length_batches
 from nmt.decoding.choices import Sampling
-from nmt.decoding.ensemble import EnsembleStep, Member, check_same_target
-from nmt.decoding.packing import pack
+from nmt.decoding.ensemble import BATCH_MULTIPLE, EnsembleStep, Member, check_same_target
+from nmt.decoding.packing import can_pack, pack
 from nmt.decoding.scorer import PairScore, score
 from nmt.decoding.search import Hypothesis, SearchOptions, search
 from nmt.decoding.translation import Line, Options, Translation
@@ -95,9 +95,11 @@ class Translator:
         members = []
         for one in loaded:
             transformer = one.model.to(device).eval()
-            quick = device == "cpu"
-            logits = pack(transformer, int8=int8) if quick else transformer.logits
-            members.append(Member(transformer, one.codec, logits))
+            if device == "cpu" and (int8 or can_pack()):
+                packed = pack(transformer, int8=int8)
+                members.append(Member(transformer, one.codec, packed, packed=True))
+            else:
+                members.append(Member(transformer, one.codec, transformer.logits))
         check_same_target(members, [str(path) for path in paths])
         return cls(
             members,
@@ -256,9 +258,9 @@ class Translator:
 
     def _search(self, batch: Sequence[_Sentence], options: Options) -> list[list[Hypothesis]]:
         """The best hypotheses of each sentence."""
-        num_padding = 0
-        while (len(batch) + num_padding) * options.width % options.row_multiple:
-            num_padding += 1
+        packed = all(member.packed for member in self.members)
+        batch_multiple = 1 if packed or options.fast else BATCH_MULTIPLE
+        num_padding = -len(batch) % batch_multiple
         padded = [*batch, *[batch[-1]] * num_padding]
         limits = [max_output_length(sentence, options) for sentence in padded]
         step = EnsembleStep(
@@ -283,7 +285,8 @@ class Translator:
                 min_length=options.min_length,
                 never=(PAD, BOS, UNK),
                 sampling=options.sampling,
-                row_multiple=options.row_multiple,
+                early_stop=options.early_stop,
+                batch_multiple=batch_multiple,
             ),
             max_lengths=limits,
             prefixes=[sentence.prefix for sentence in padded],

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from nmt.config.config import AttentionConfig
 from nmt.model.attention_kinds import attention_kind
-from nmt.model.blockwise import BlockwiseAttention, Settings, attend_blockwise, split_heads
+from nmt.model.blockwise import BlockwiseAttention, Settings, split_heads
 from nmt.model.dropout import Dropout
+from nmt.model.masking import InPlaceMask
 
 HALF = (torch.float16, torch.bfloat16)
+WHOLE = slice(None)
 
 
 class KeyValue(NamedTuple):
@@ -65,20 +67,34 @@ class AttentionCore(nn.Module):
         query, key, value = split_heads(projections, self.heads)
         return self.finish(self.attend_plainly(query, KeyValue(key, value), visible))
 
-    def attend(self, query: Tensor, memory: KeyValue, visible: Tensor | None) -> Tensor:
-        """[B, Q, D] for queries [B, H, Q, Dh] and a memory projected before: while decoding."""
-        if torch.is_grad_enabled() or not self.goes_blockwise(query):
+    def attend(self, query: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> Tensor:
+        """[B, Q, D] for queries [B, H, Q, Dh] and a memory projected before: while decoding.
+
+        The mask's `visible` is broadcastable to [B, H, Q, K]. There are few queries, so all scores
+        fit into the cache at once.
+        """
+        quick = self.goes_blockwise(query) and self.observer is None
+        if torch.is_grad_enabled() or self.dropout.active_rate > 0.0 or not quick:
+            visible = None if mask is None else mask.visible
             return self.finish(self.attend_plainly(query, memory, visible))
-        output, _, _ = attend_blockwise(
-            query,
-            memory.key,
-            memory.value,
-            visible=visible,
-            parameter=self.weights.parameter(),
-            settings=self.settings(visible),
-            keep=False,
+        batch, heads, queries, _ = query.shape
+        key, value = memory.key.flatten(0, 1), memory.value.flatten(0, 1)
+        scores = query.new_empty(batch * heads, queries, key.shape[1])
+        torch.baddbmm(
+            scores,
+            query.flatten(0, 1),
+            key.transpose(1, 2),
+            beta=0,
+            alpha=self.scale,
+            out=scores,
         )
-        return self.finish(output)
+        self.weights.weights_(
+            scores.view(batch, heads, queries, -1),
+            None if mask is None else mask.block(WHOLE, WHOLE, WHOLE),
+            self.weights.parameter(),
+        )
+        result = torch.bmm(scores, value).view(batch, heads, queries, -1)
+        return self.finish(result.transpose(1, 2).flatten(2))
 
     def goes_blockwise(self, x: Tensor) -> bool:
         """Whether the blockwise form can and should be taken."""
@@ -140,9 +156,9 @@ class SelfAttention(nn.Module):
         query, key, value = split_heads((self.query_key_value(x),), self.core.heads)
         return query, KeyValue(key, value)
 
-    def attend(self, query: Tensor, memory: KeyValue, visible: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> Tensor:
         """[B, Q, D] for queries and a memory that are projected."""
-        result: Tensor = self.output(self.core.attend(query, memory, visible))
+        result: Tensor = self.output(self.core.attend(query, memory, mask))
         return result
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
@@ -168,11 +184,11 @@ class CrossAttention(nn.Module):
         parts = self.key_value(memory).view(shape).permute(2, 0, 3, 1, 4)
         return KeyValue(parts[0].contiguous(), parts[1].contiguous())
 
-    def attend(self, x: Tensor, memory: KeyValue, visible: Tensor | None) -> Tensor:
+    def attend(self, x: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> Tensor:
         """[B, Q, D] for x [B, Q, D] and a memory that is projected."""
         batch, length, _ = x.shape
         query = self.query(x).view(batch, length, self.core.heads, -1).transpose(1, 2)
-        result: Tensor = self.output(self.core.attend(query, memory, visible))
+        result: Tensor = self.output(self.core.attend(query, memory, mask))
         return result
 
     def forward(self, x: Tensor, memory: Tensor, visible: Tensor | None) -> Tensor:

@@ -1,6 +1,10 @@
 """What decoding keeps between positions: keys and values of the past, and of the source.
 
-Shapes: B sentences, N = B * beam hypotheses, L layers, H heads, P positions, S source positions.
+The hypotheses of a sentence share one past. Every position adds a slot for each hypothesis that
+reads a token there; a table says which slots a hypothesis descends from, and hides the others from
+it. When search rearranges hypotheses, the table is rearranged: keys and values are never copied.
+
+Shapes: B sentences, W hypotheses of a sentence, L layers, H heads, P slots, S source positions.
 """
 
 from collections.abc import Sequence
@@ -9,10 +13,13 @@ import torch
 from torch import Tensor
 
 from nmt.model.attention import KeyValue
+from nmt.model.masking import InPlaceMask
 
-# Key lengths are kept at multiples of this (the rest is hidden), because matrix products give the
-# same bits for a row whatever the batch around it only then.
+# Numbers of keys are kept at multiples of this (the rest is hidden), because matrix products give
+# the same bits for a row whatever the batch around it only then.
 LENGTH_STEP = 16
+
+FIRST_POSITIONS = 16  # for which there is room at first
 
 
 def round_up(length: int) -> int:
@@ -21,78 +28,83 @@ def round_up(length: int) -> int:
 
 
 class DecoderCache:
-    """The state of a batch of beams: one position a step, the same for all hypotheses."""
+    """The state of a batch of sentences: one position a step, the same for all hypotheses."""
 
     def __init__(
         self,
         cross: Sequence[KeyValue],
-        source_visible: Tensor | None,
+        source_visible: Tensor,
         *,
         beam: int,
         max_length: int,
     ) -> None:
         key = cross[0].key
         batch, heads, _, head_dim = key.shape
-        self.beam = beam
         self.max_length = max_length
         self.position = 0  # of the token that the next step takes
-        self.cross = list(cross)  # a KeyValue [B, H, S, Dh] a layer, the same for all beams
-        self.source_visible = source_visible  # [B, 1, 1, S]
-        capacity = min(LENGTH_STEP, round_up(max_length))
-        # Zeros, not empty memory: hidden positions must hold finite numbers.
-        self.past = key.new_zeros(len(cross), 2, batch * beam, heads, capacity, head_dim)
-        self.spare: Tensor | None = None
+        self.num_slots = 0  # that are taken
+        self.cross = list(cross)  # a KeyValue [B, H, S, Dh] a layer, the same for all hypotheses
+        self.source = InPlaceMask.of(source_visible, key.dtype)  # [B, 1, 1, S]
+        capacity = round_up(beam * min(FIRST_POSITIONS, max_length))
+        self.past = key.new_empty(len(cross), 2, batch, heads, capacity, head_dim)
+        self.descent = torch.zeros(batch, 1, capacity, dtype=torch.bool, device=key.device)
+        self.visible: InPlaceMask | None = None  # of the slots, at the current position
 
     @property
     def batch(self) -> int:
         """Sentences in the cache."""
-        return self.past.shape[2] // self.beam
+        return self.past.shape[2]
 
-    def visible(self) -> Tensor:
-        """Which past positions the current one may attend to: [1, 1, 1, K]."""
-        keys = torch.arange(round_up(self.position + 1), device=self.past.device)
-        return (keys <= self.position)[None, None, None]
+    def open_position(self, width: int) -> None:
+        """Take slots for the next token of W hypotheses, before the layers `append` to them."""
+        assert self.position < self.max_length, "decoding goes beyond max_length"
+        assert self.position == 0 or width == self.descent.shape[1], "the beams were not reordered"
+        old, new = round_up(self.num_slots), round_up(self.num_slots + width)
+        if new > self.past.shape[4]:
+            self.grow(new)
+        if new > old:
+            self.past[:, :, :, :, old:new] = 0.0  # hidden slots must hold finite numbers
+        self.descent = self.descent.expand(-1, width, -1).contiguous()
+        first = self.num_slots
+        self.num_slots += width
+        self.descent[:, :, first : self.num_slots].diagonal(dim1=1, dim2=2).fill_(True)
+        self.visible = InPlaceMask(
+            self.descent[:, None, :, :new], self.past.dtype, has_empty_rows=False
+        )
 
     def append(self, layer: int, new: KeyValue) -> KeyValue:
-        """The past of one layer with `new` ([N, H, 1, Dh]) at the current position, K positions."""
-        length = round_up(self.position + 1)
-        if length > self.past.shape[4]:
-            self.grow(length)
-        past = self.past[layer, :, :, :, :length]
-        past[0, :, :, self.position] = new.key[:, :, 0]
-        past[1, :, :, self.position] = new.value[:, :, 0]
+        """The past of one layer, [B, H, P, Dh], with `new` [B, H, W, Dh] in the slots taken last.
+
+        Numbers that are not finite become finite: a hypothesis hides them, but 0 x NaN is NaN.
+        """
+        first = self.num_slots - new.key.shape[2]
+        past = self.past[layer, :, :, :, : round_up(self.num_slots)]
+        torch.nan_to_num(new.key, out=past[0, :, :, first : self.num_slots])
+        torch.nan_to_num(new.value, out=past[1, :, :, first : self.num_slots])
         return KeyValue(past[0], past[1])
 
-    def grow(self, length: int) -> None:
-        """Make room for at least `length` positions, by doubling up to the longest output."""
-        assert self.position < self.max_length, "decoding goes beyond max_length"
+    def grow(self, capacity: int) -> None:
+        """Make room for at least so many slots, by doubling."""
         old = self.past
-        capacity = max(length, min(2 * old.shape[4], round_up(self.max_length)))
-        self.past = old.new_zeros(*old.shape[:4], capacity, old.shape[5])
+        capacity = max(capacity, 2 * old.shape[4])
+        self.past = old.new_empty(*old.shape[:4], capacity, old.shape[5])
         self.past[:, :, :, :, : old.shape[4]] = old
-        self.spare = None
+        descent = self.descent.new_zeros(*self.descent.shape[:2], capacity)
+        descent[:, :, : old.shape[4]] = self.descent
+        self.descent = descent
 
     def reorder(self, parents: Tensor) -> None:
-        """Let new beam j of sentence i continue old beam parents[i, j]; parents is [B, beam]."""
-        assert parents.shape == (self.batch, self.beam)
-        first = torch.arange(self.batch, device=parents.device)[:, None] * self.beam
-        hypotheses = (parents + first).flatten()
-        unchanged = torch.arange(len(hypotheses), device=parents.device)
-        if torch.equal(hypotheses, unchanged):
-            return
-        if self.spare is None:
-            self.spare = torch.zeros_like(self.past)
-        torch.index_select(self.past, 2, hypotheses, out=self.spare)
-        self.past, self.spare = self.spare, self.past
+        """Let hypothesis w of sentence b continue the old hypothesis parents[b, w]."""
+        index = parents[:, :, None].expand(-1, -1, self.descent.shape[2])
+        self.descent = self.descent.gather(1, index)
 
     def select(self, rows: Tensor) -> None:
         """Keep only the sentences `rows` (int64), in that order."""
-        beams = torch.arange(self.beam, device=rows.device)
-        self.past = self.past.index_select(2, (rows[:, None] * self.beam + beams).flatten())
-        self.spare = None
+        self.past = self.past.index_select(2, rows)
+        self.descent = self.descent.index_select(0, rows)
         self.cross = [
             KeyValue(memory.key.index_select(0, rows), memory.value.index_select(0, rows))
             for memory in self.cross
         ]
-        if self.source_visible is not None:
-            self.source_visible = self.source_visible.index_select(0, rows)
+        if self.source is not None:
+            self.source = InPlaceMask.of(self.source.visible.index_select(0, rows), self.past.dtype)

@@ -168,20 +168,20 @@ class Transformer(nn.Module):
         return DecoderCache(cross, visible, beam=beam, max_length=max_length)
 
     def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
-        """Hidden states [B, beam, D] after one more token of each hypothesis, tokens [B, beam]."""
+        """Hidden states [B, W, D] after one more token of each hypothesis, tokens [B, W].
+
+        In the first step W may be less than the beam, until `cache.reorder` widens it.
+        """
         position = self.target_input.positions(cache.position + 1)[-1]
         x = self.target_input.at(tokens, self.target_embedding, position)
+        cache.open_position(tokens.shape[1])
         for index, layer in enumerate(self.decoder):
             assert isinstance(layer, DecoderLayer)
             x = layer(
                 x,
                 partial(self.attend_past, layer.self_attention, cache, index),
-                # The beams are the queries of cross-attention: the source is there once.
-                partial(
-                    layer.cross_attention.attend,
-                    memory=cache.cross[index],
-                    visible=cache.source_visible,
-                ),
+                # The hypotheses are the queries of attention: past and source are there once.
+                partial(layer.cross_attention.attend, memory=cache.cross[index], mask=cache.source),
             )
         cache.position += 1
         result: Tensor = self.decoder_norm(x)
@@ -189,10 +189,9 @@ class Transformer(nn.Module):
 
     @staticmethod
     def attend_past(attention: SelfAttention, cache: DecoderCache, layer: int, x: Tensor) -> Tensor:
-        """[B, beam, D]: self-attention of the newest position x [B, beam, D] to all so far."""
-        query, new = attention.project(x.reshape(-1, 1, x.shape[-1]))
-        past = cache.append(layer, new)
-        return attention.attend(query, past, cache.visible()).view(x.shape)
+        """[B, W, D]: self-attention of the newest position x [B, W, D] to all so far."""
+        query, new = attention.project(x)
+        return attention.attend(query, cache.append(layer, new), cache.visible)
 
 
 def check_sizes(config: ModelConfig, source_size: int, target_size: int) -> None:

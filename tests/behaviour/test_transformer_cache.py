@@ -60,17 +60,56 @@ def test_beams_follow_their_parents(name: str) -> None:
             torch.testing.assert_close(hidden[:, index], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_an_unchanged_order_copies_nothing() -> None:
+def test_no_order_copies_keys_or_values() -> None:
     model = make_model(MODELS["softmax"])
     source, visible = make_source(5, 8, width=8)
     with torch.no_grad():
         cache = model.start(model.encode(source, visible), visible, beam=2, max_length=9)
         model.step(torch.full((2, 2), 4), cache)
-    before = cache.past.data_ptr()
-    cache.reorder(torch.tensor([[0, 1], [0, 1]]))
+        before = cache.past.data_ptr()
+        cache.reorder(torch.tensor([[0, 0], [1, 0]]))
+        model.step(torch.full((2, 2), 5), cache)
     assert cache.past.data_ptr() == before
-    cache.reorder(torch.tensor([[0, 0], [0, 1]]))
-    assert cache.past.data_ptr() != before
+
+
+@pytest.mark.parametrize("name", ["softmax", "rela-g"])
+def test_a_beam_may_start_narrow(name: str) -> None:
+    model = make_model(MODELS[name])
+    source, visible = make_source(5, 8, width=8)
+    target = make_target(2, 12)
+    with torch.inference_mode():
+        full = model(source, visible, target)
+        cache = model.start(model.encode(source, visible), visible, beam=3, max_length=12)
+        model.step(target[:, :1], cache)
+        cache.reorder(torch.zeros(2, 3, dtype=torch.int64))
+        for position in range(1, 12):
+            hidden = model.step(target[:, position, None].expand(2, 3), cache)
+            for beam in range(3):
+                torch.testing.assert_close(hidden[:, beam], full[:, position], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["softmax", "rela-g", "entmax learned", "mixed"])
+def test_nan_of_a_hypothesis_does_not_reach_its_siblings(name: str) -> None:
+    model = make_model(MODELS[name])
+    source, visible = make_source(5, 8, width=8)
+    target = make_target(2, 6)
+    bad = 30
+    assert not bool((target == bad).any())
+    with torch.inference_mode():
+        full = model(source, visible, target)
+        model.target_embedding[bad] = float("nan")
+        memory = model.encode(source, visible)
+        cache = model.start(memory, visible, beam=2, max_length=6)
+        for position in range(6):
+            tokens = target[:, position, None].repeat(1, 2)
+            if position == 2:
+                tokens[:, 1] = bad
+            hidden = model.step(tokens, cache)
+            torch.testing.assert_close(hidden[:, 0], full[:, position], atol=1e-5, rtol=1e-5)
+            if position == 2:
+                assert hidden[:, 1].isnan().all()
+                cache.reorder(torch.zeros(2, 2, dtype=torch.int64))
+        torch.testing.assert_close(hidden[:, 1], full[:, 5], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["softmax", "entmax learned", "mixed"])

@@ -39,7 +39,7 @@ def translator(kind: str = "softmax", *, seed: int = 1, weights: str = "plain") 
         model = make_model(config, codec, seed=seed)
     made = Translator.from_model(model, codec, config.decode)
     if weights != "plain":
-        made.members = [Member(model, codec, pack(model, int8=weights == "int8"))]
+        made.members = [Member(model, codec, pack(model, int8=weights == "int8"), packed=True)]
     return made
 
 
@@ -122,29 +122,29 @@ def test_greedy_search_takes_the_best_token_of_the_uncached_model(kind: str) -> 
 class Uncached:
     """The step function that reads the whole output again for every token."""
 
-    def __init__(self, model: Transformer, source: Tensor, visible: Tensor, beam: int) -> None:
+    def __init__(self, model: Transformer, source: Tensor, visible: Tensor) -> None:
         self.model = model
-        self.visible = visible.repeat_interleave(beam, 0)
-        self.memory = model.encode(source, visible).repeat_interleave(beam, 0)
-        self.beam = beam
-        self.tokens: Tensor | None = None
+        self.visible = visible
+        self.memory = model.encode(source, visible)
+        self.tokens = torch.empty(len(source), 1, 0, dtype=torch.int64)
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        new = tokens.reshape(-1, 1)
-        self.tokens = new if self.tokens is None else torch.cat([self.tokens, new], dim=1)
-        hidden = self.model.decode(self.tokens, self.memory, self.visible)[:, -1]
-        return self.model.logits(hidden).view(*tokens.shape, -1)
+        self.tokens = torch.cat([self.tokens, tokens[:, :, None]], dim=2)
+        width = tokens.shape[1]
+        hidden = self.model.decode(
+            self.tokens.flatten(0, 1),
+            self.memory.repeat_interleave(width, 0),
+            self.visible.repeat_interleave(width, 0),
+        )
+        return self.model.logits(hidden[:, -1]).view(*tokens.shape, -1)
 
     def reorder(self, parents: Tensor) -> None:
-        assert self.tokens is not None
-        first = torch.arange(len(parents))[:, None] * self.beam
-        self.tokens = self.tokens[(parents + first).flatten()]
+        index = parents[:, :, None].expand(-1, -1, self.tokens.shape[2])
+        self.tokens = self.tokens.gather(1, index)
 
     def select(self, sentences: Tensor) -> None:
-        rows = (sentences[:, None] * self.beam + torch.arange(self.beam)).flatten()
-        assert self.tokens is not None
         self.tokens, self.memory, self.visible = (
-            part[rows] for part in (self.tokens, self.memory, self.visible)
+            part[sentences] for part in (self.tokens, self.memory, self.visible)
         )
 
 
@@ -156,9 +156,7 @@ def test_cached_decoding_is_uncached_decoding(kind: str) -> None:
     sources = [member.codec.source.encode(line) for line in LINES[:6]]
     source, visible = pad(sources, multiple=1, device="cpu")
     with torch.inference_mode():
-        uncached = search(
-            Uncached(member.model, source, visible, beam), options, max_lengths=[8] * 6
-        )
+        uncached = search(Uncached(member.model, source, visible), options, max_lengths=[8] * 6)
         step = EnsembleStep([member], [sources], beam=beam, max_length=8, multiple=16, device="cpu")
         cached = search(step, options, max_lengths=[8] * 6)
     for one, other in zip(cached, uncached, strict=True):
@@ -321,7 +319,7 @@ def test_halved_batches_give_the_same_result(monkeypatch: pytest.MonkeyPatch) ->
     refused = []
 
     def small_memory(self: Transformer, source: Tensor, visible: Tensor) -> Tensor:
-        if len(source) > 3:
+        if len(source) > 4:
             refused.append(len(source))
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
         return encode(self, source, visible)

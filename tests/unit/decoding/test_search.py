@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nmt.decoding.choices import Sampling
-from nmt.decoding.search import Hypothesis, SearchOptions, length_penalty, search
+from nmt.decoding.choices import GROUP_SIZE, LEAST_GROUPS, Sampling, top_k
+from nmt.decoding.search import Hypothesis, SearchOptions, length_penalty, normalize, search
 
 START, END = 0, 1
 NAN = float("nan")
@@ -183,6 +183,40 @@ def test_early_stop_saves_steps() -> None:
     assert step.calls > 1  # with a length penalty one could
 
 
+def test_likely_stop_looks_a_quarter_ahead() -> None:
+    """Long outputs are free after the first token; ending at once is better than to a quarter."""
+    table = {(): logs(0, 0.5, 0.45, 0.05)}
+    chain = {(2,) * length: logs(0, 0, 1, 0) for length in range(1, 30)}
+    best = {}
+    calls = {}
+    for stop in ("exact", "likely"):
+        step = Table([{**table, **chain}], logs(0, 1, 0, 0))
+        chosen = options(beam=2, length_penalty=0.2, early_stop=stop)
+        [[best[stop]]] = search(step, chosen, max_lengths=[40])
+        calls[stop] = step.calls
+    assert best["exact"].tokens == (2,) * 30
+    assert best["likely"].tokens == ()
+    assert calls == {"exact": 31, "likely": 1}
+    # With a stronger penalty already the two tokens ahead are enough to win.
+    step = Table([{**table, **chain}], logs(0, 1, 0, 0))
+    [[found]] = search(step, options(beam=2, early_stop="likely"), max_lengths=[40])
+    assert found.tokens == (2,) * 30
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10_000), power=st.sampled_from([-0.5, 0.0, 0.6, 1.0]))
+def test_likely_stop_never_takes_more_steps_nor_finds_better(seed: int, power: float) -> None:
+    table = random_table(seed, 5, 4)
+    scores, calls = {}, {}
+    for stop in ("exact", "likely"):
+        step = Table([table], logs(0, 0.4, 0.3, 0.2, 0.1))
+        chosen = options(beam=3, length_penalty=power, early_stop=stop)
+        [[found]] = search(step, chosen, max_lengths=[30])
+        scores[stop], calls[stop] = found.score, step.calls
+    assert scores["likely"] <= scores["exact"]
+    assert calls["likely"] <= calls["exact"]
+
+
 def test_a_later_hypothesis_can_still_win() -> None:
     table = {(): logs(0, 0.52, 0.48, 0), (2,): logs(0, 0.0, 1.0, 0), (2, 2): logs(0, 1.0, 0, 0)}
     [[best]] = search(
@@ -203,7 +237,7 @@ def test_a_sentence_is_searched_as_if_it_were_alone(
 ) -> None:
     tables = [random_table(seed, 5, 4) for seed in seeds]
     limits = [data.draw(st.integers(0, 4)) for _ in seeds]
-    chosen = options(beam=beam, nbest=beam, row_multiple=multiple)
+    chosen = options(beam=beam, nbest=beam, batch_multiple=multiple)
     together = search(Table(tables, [0.0] * 5), chosen, max_lengths=limits)
     alone = [
         search(Table([table], [0.0] * 5), chosen, max_lengths=[limit])[0]
@@ -220,7 +254,7 @@ def test_sentences_that_are_over_leave_the_batch() -> None:
     assert [len(hypotheses[0].tokens) for hypotheses in found] == [0, 0, 0, 20]
     assert step.rows == 4 + 20
     step = Table([quick, quick, quick, slow], logs(0, 1, 0, 0))
-    search(step, options(beam=1, row_multiple=2), max_lengths=[30] * 4)
+    search(step, options(beam=1, batch_multiple=2), max_lengths=[30] * 4)
     assert step.rows == 4 + 2 * 20
 
 
@@ -367,3 +401,40 @@ def test_several_samples_of_a_sentence() -> None:
     )
     assert len(found) == 8
     assert len({hypothesis.tokens for hypothesis in found}) > 3
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    count=st.integers(1, 6),
+    rest=st.integers(0, GROUP_SIZE - 1),
+    levels=st.sampled_from([5, 10_000]),
+)
+def test_top_k_by_groups_is_top_k(seed: int, count: int, rest: int, levels: int) -> None:
+    """The same values, ties or not; and they are where it says."""
+    generator = torch.Generator().manual_seed(seed)
+    vocabulary = LEAST_GROUPS * count * GROUP_SIZE + rest
+    logits = torch.randint(levels, (2, 3, vocabulary), generator=generator).float()
+    logits[0, 0, 10:] = -INF
+    values, tokens = top_k(logits, count)
+    assert torch.equal(values.sort(dim=-1, descending=True).values, logits.topk(count).values)
+    assert torch.equal(logits.gather(2, tokens), values)
+    assert all(len(set(row)) == count for row in tokens.flatten(0, 1).tolist())
+
+
+def test_normalizer_of_ordinary_and_extreme_rows() -> None:
+    torch.manual_seed(1)
+    logits = torch.randn(5, 2, 700) * 3.0
+    alone = normalize(logits[:1].clone())
+    logits[1] += 200.0
+    logits[2] -= 200.0
+    logits[3, 0, 5] = NAN
+    logits[3, 1, 5] = INF
+    logits[4, 0] = NAN
+    logits[4, 1] = -INF
+    kept = logits.double().masked_fill(~logits.isfinite(), -INF)
+    expected = kept.logsumexp(dim=-1)
+    found = normalize(logits)
+    torch.testing.assert_close(found[:4].double(), expected[:4], atol=0.0, rtol=1e-6)
+    assert (found[4] == INF).all()
+    assert torch.equal(logits[3:].isfinite(), kept[3:].isfinite())
+    assert torch.equal(found[:1], alone)  # whatever the rows around it
