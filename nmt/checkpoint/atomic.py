@@ -24,7 +24,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
-from nmt.checkpoint.hashing import ByteSink, HashingWriter, background_hash
+from nmt.checkpoint.hashing import ByteSink, HashingWriter
 from nmt.checkpoint.manifest import MANIFEST, FileEntry, encode_manifest, is_plain_name
 from nmt.errors import StorageError
 
@@ -99,11 +99,11 @@ def built_directory(path: Path, files: Mapping[str, Writer]) -> Iterator[Path]:
 
 def write_file(path: Path, writer: Writer) -> FileEntry:
     """Write and sync one new file; the result is its line in the manifest."""
-    with FileIO(path, "xb") as file, background_hash() as digest:
-        sink = HashingWriter(file, digest)
+    with FileIO(path, "xb") as file:
+        sink = HashingWriter(file)
         writer(sink)
         os.fsync(file.fileno())
-        return FileEntry(sink.size, digest.hexdigest())
+        return FileEntry(sink.size, sink.hexdigest())
 
 
 def make_directories(path: Path) -> None:

@@ -1,21 +1,15 @@
-"""Byte streams that compute the SHA-256 of what passes through them.
+"""Byte streams that compute the SHA-256 of what passes through them, chunk by chunk.
 
-The hash of one chunk is computed in a second thread while the next chunk is on its way to or from
-the disk (both leave Python's lock alone), so that verification costs next to no time.
+A second thread for the hash was tried: it takes more processor time and never less of the clock's.
 """
 
 import hashlib
-import itertools
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from io import FileIO
 from typing import Protocol
 
 from nmt.errors import IntegrityError
 
-CHUNK = 4 << 20
-SMALL = 1 << 16  # not worth another thread's attention
+CHUNK = 1 << 20  # what was hashed is still in the cache when it is copied
 
 
 class ByteSink(Protocol):
@@ -25,47 +19,12 @@ class ByteSink(Protocol):
         """Take all of `data`, return its length in bytes."""
 
 
-class BackgroundHash:
-    """SHA-256 in a second thread; a buffer must stay as it is until the next call returns."""
-
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self._pool = pool
-        self._hash = hashlib.sha256()
-        self._pending: Future[None] | None = None
-
-    def update(self, data: memoryview) -> None:
-        """Start to hash `data`, after what came before."""
-        self.wait()
-        if len(data) <= SMALL:
-            self._hash.update(data)
-        else:
-            self._pending = self._pool.submit(self._hash.update, data)
-
-    def wait(self) -> None:
-        """Return when all buffers given so far are hashed."""
-        if self._pending is not None:
-            self._pending.result()
-            self._pending = None
-
-    def hexdigest(self) -> str:
-        """The digest of everything so far, 64 hexadecimal digits."""
-        self.wait()
-        return self._hash.hexdigest()
-
-
-@contextmanager
-def background_hash() -> Iterator[BackgroundHash]:
-    """A fresh hash; its thread starts with the first large buffer and ends with the context."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="sha256") as pool:
-        yield BackgroundHash(pool)
-
-
 class HashingWriter:
     """Writes to a file all that it is given and keeps count and hash of it."""
 
-    def __init__(self, file: FileIO, digest: BackgroundHash) -> None:
+    def __init__(self, file: FileIO) -> None:
         self._file = file
-        self._digest = digest
+        self._hash = hashlib.sha256()
         self.size = 0
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:
@@ -73,21 +32,24 @@ class HashingWriter:
         view = memoryview(data).cast("B")
         for start in range(0, len(view), CHUNK):
             chunk = view[start : start + CHUNK]
-            self._digest.update(chunk)
+            self._hash.update(chunk)
             written = 0
             while written < len(chunk):
                 written += self._file.write(chunk[written:]) or 0
-        self._digest.wait()
         self.size += len(view)
         return len(view)
 
+    def hexdigest(self) -> str:
+        """The SHA-256 of everything so far, 64 hexadecimal digits."""
+        return self._hash.hexdigest()
+
 
 class HashingReader:
-    """Reads a file of known size and, if asked to, hashes what it reads."""
+    """Reads a file of known size and, unless told otherwise, hashes what it reads."""
 
-    def __init__(self, file: FileIO, name: str, size: int, digest: BackgroundHash | None) -> None:
+    def __init__(self, file: FileIO, name: str, size: int, *, hashed: bool) -> None:
         self._file = file
-        self._digest = digest
+        self._hash = hashlib.sha256() if hashed else None
         self.name = name
         self.remaining = size
 
@@ -104,8 +66,8 @@ class HashingReader:
                 if not count:
                     raise IntegrityError(f"{self.name}: ends too early")
                 filled += count
-            if self._digest is not None:
-                self._digest.update(chunk)
+            if self._hash is not None:
+                self._hash.update(chunk)
             self.remaining -= len(chunk)
 
     def read(self, count: int) -> bytes:
@@ -114,13 +76,15 @@ class HashingReader:
             raise IntegrityError(f"{self.name}: ends too early")
         data = bytearray(count)
         self.readinto(memoryview(data))
-        if self._digest is not None:
-            self._digest.wait()
         return bytes(data)
 
     def drain(self) -> None:
-        """Read the rest for its hash; one buffer is filled while the other is hashed."""
-        size = min(CHUNK, self.remaining)
-        buffers = itertools.cycle([memoryview(bytearray(size)) for _ in range(2)])
+        """Read the rest for its hash."""
+        buffer = memoryview(bytearray(min(CHUNK, self.remaining)))
         while self.remaining:
-            self.readinto(next(buffers)[: self.remaining])
+            self.readinto(buffer[: self.remaining])
+
+    def hexdigest(self) -> str:
+        """The SHA-256 of everything read so far."""
+        assert self._hash is not None, "a reader that does not hash"
+        return self._hash.hexdigest()

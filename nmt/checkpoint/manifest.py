@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from nmt.checkpoint.hashing import BackgroundHash, HashingReader, background_hash
+from nmt.checkpoint.hashing import HashingReader
 from nmt.errors import IntegrityError, NoCheckpointError, UserError
 
 MANIFEST = "MANIFEST.json"
@@ -120,7 +120,7 @@ class SealedDirectory:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_JSON_BYTES:
                 raise IntegrityError(f"{path / MANIFEST}: {size} bytes is too long")
-            data = HashingReader(file, str(path / MANIFEST), size, None).read(size)
+            data = HashingReader(file, str(path / MANIFEST), size, hashed=False).read(size)
         self.entries = parse_manifest(data, str(path / MANIFEST))
         self.digest = manifest_digest(self.entries)
         check_names(path, names - {MANIFEST}, set(self.entries))
@@ -145,33 +145,28 @@ class SealedDirectory:
         if name not in self.entries:
             raise IntegrityError(f"{path}: missing")
         entry = self.entries[name]
-        with open_regular(path) as file, background_hash() as digest:
+        with open_regular(path) as file:
             check_size(path, file, entry)
-            reader = HashingReader(file, str(path), entry.size, digest if verify else None)
+            reader = HashingReader(file, str(path), entry.size, hashed=verify)
             try:
                 yield reader
             except UserError as problem:
-                self._check_digest(reader, digest, entry, verify, problem)
+                if verify:
+                    self._check_digest(reader, entry, problem)
                 raise
             except OSError as error:
                 raise IntegrityError(f"{path}: {error.strerror}") from error
-            self._check_digest(reader, digest, entry, verify, None)
+            if verify:
+                self._check_digest(reader, entry, None)
 
     def _check_digest(
-        self,
-        reader: HashingReader,
-        digest: BackgroundHash,
-        entry: FileEntry,
-        verify: bool,
-        problem: UserError | None,
+        self, reader: HashingReader, entry: FileEntry, problem: UserError | None
     ) -> None:
-        if not verify:
-            return
         try:
             reader.drain()
         except OSError as error:
             raise IntegrityError(f"{reader.name}: {error.strerror}") from error
-        if digest.hexdigest() != entry.sha256:
+        if reader.hexdigest() != entry.sha256:
             raise IntegrityError(
                 f"{reader.name}: damaged (its SHA-256 is not the one in {MANIFEST})"
             ) from problem
