@@ -28,6 +28,7 @@ class ScoreMap(nn.Module):
     """What the maps have in common; `in_place` says whether the last three methods exist."""
 
     in_place: bool = False
+    block_factor: int = 1  # how much larger than usual its blocks should be
 
     def forward(self, scores: Tensor, visible: Tensor | None) -> Tensor:
         """Weights [B, H, Q, K]."""
@@ -77,6 +78,8 @@ class Softmax(ScoreMap):
 
 class Entmax(ScoreMap):
     """alpha-entmax with a fixed alpha, or one learned per head as alpha = 1 + sigmoid(a)."""
+
+    block_factor = 2  # its search makes many calls, most of them on a number a row
 
     def __init__(
         self, heads: int, alpha: float | Literal["learned"], backend: Literal["solver", "package"]

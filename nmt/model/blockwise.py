@@ -21,8 +21,8 @@ from nmt.model.dropout import dropout_factors
 from nmt.model.masking import InPlaceMask
 
 # Elements a block works on: scores, and rows of queries, keys, values, outputs. Measured: more
-# falls out of the cache, less spends its time in calls.
-BLOCK_ELEMENTS = 400_000
+# falls out of the cache, less spends its time in calls. A map of many calls has a factor to it.
+BLOCK_ELEMENTS = 800_000
 # Queries of a block come in multiples of this, so that matrix products repeat their bits.
 QUERY_STEP = 16
 # Weights of up to so many keys are kept for the derivative. Measured: beyond it another product
@@ -64,16 +64,17 @@ def split_heads(projections: Sequence[Tensor], heads: int) -> list[Tensor]:
     return parts
 
 
-def groups(shape: torch.Size, head_dim: int) -> Iterator[Group]:
+def groups(shape: torch.Size, head_dim: int, block_factor: int) -> Iterator[Group]:
     """The groups of scores [B, H, Q, K]; each has one block, but for long sentences."""
+    most = BLOCK_ELEMENTS * block_factor
     batch, heads, queries, keys = shape
     elements = queries * keys + 2 * (queries + keys) * head_dim
-    matrices = max(1, BLOCK_ELEMENTS // max(1, elements))
+    matrices = max(1, most // max(1, elements))
     sentences = max(1, matrices // heads)
     heads_at_once = heads if matrices >= heads else matrices
     step = max(1, queries)
-    if elements > BLOCK_ELEMENTS:
-        step = max(1, BLOCK_ELEMENTS // (keys + 2 * head_dim) // QUERY_STEP) * QUERY_STEP
+    if elements > most:
+        step = max(1, most // (keys + 2 * head_dim) // QUERY_STEP) * QUERY_STEP
     parts = [slice(first, min(first + step, queries)) for first in range(0, queries, step)]
     for first in range(0, batch, sentences):
         for head in range(0, heads, heads_at_once):
@@ -104,7 +105,7 @@ def attend_blockwise(
     places = output.transpose(1, 2)
     block_map = BlockMap(settings, parameter, InPlaceMask.of(visible, query.dtype))
     factors: list[Tensor] = []
-    for group in groups(shape, head_dim):
+    for group in groups(shape, head_dim, settings.map.block_factor):
         k, v = flat(key, group), flat(value, group)
         for part in group.queries:
             q = flat(query, group, part)
@@ -235,7 +236,8 @@ def pull_back(
     parameter, settings = block_map.parameter, block_map.settings
     parameter_gradient = None if parameter is None else torch.zeros_like(parameter)
     kept_factors = iter(factors)
-    for group in groups(torch.Size((*query.shape[:3], key.shape[2])), query.shape[3]):
+    shape = torch.Size((*query.shape[:3], key.shape[2]))
+    for group in groups(shape, query.shape[3], settings.map.block_factor):
         k, v = flat(key, group), flat(value, group)
         key_gradient, value_gradient = k.new_empty(k.shape), v.new_empty(v.shape)
         for part in group.queries:

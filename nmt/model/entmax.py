@@ -5,11 +5,13 @@ t such that they sum to 1: a power law that cuts off, softmax in the limit of be
 at beta = 1. As exp(log1p(beta (x - t)) / beta) it stays smooth and exact down to the limit.
 
 The threshold is found by Newton's method on the norm N(t) = (sum p)^beta, which is convex and
-nearly straight in t: from the left (t = the highest score, where sum p >= 1) the steps never
-overshoot, and three to six of them reach the last bits. With G = sum dp/dt = sum p^(1 - beta)
-and P = sum p, the step is P / G * (1 - P^-beta) / beta.
+nearly straight in t. From wherever it starts, the first step leads to the left of the goal (where
+sum p >= 1), though never below t = the highest score, and the others from there do not overshoot;
+two to five of them reach the last bits. With G = sum dp/dt = sum p^(1 - beta) and P = sum p, the
+step is P / G * (1 - P^-beta) / beta.
 
-A row stops moving once its sum is right, so its weights do not depend on the rows beside it.
+A row stops moving once its sum is right, so its weights do not depend on the rows beside it; once
+most rows have stopped, the others go on alone.
 """
 
 import math
@@ -25,39 +27,86 @@ UNCHECKED_STEPS_ON_GPU = 7  # to ask whether all rows have arrived costs a synch
 COMPILED_STEPS = 10
 # Sums over rows of a multiple of this many numbers do not change by a bit when 0s are appended.
 ROW_STEP = 32
+# When at most this share of the rows still moves they are copied out, unless they are few anyway.
+FEW_ROWS = 0.5
+FEW_ELEMENTS = 16_384
 SERIES_BELOW = 0.02  # beta under which its gradient is taken from a series
 
 
 def solve_(scores: Tensor, beta: Beta) -> Tensor:
     """Overwrite scores [..., K] by their weights; rows of nothing but -inf become NaN."""
-    law = choose_law(scores, beta)
     scores.sub_(scores.amax(-1, keepdim=True))
-    shift = torch.zeros_like(scores[..., :1])
-    limit = 1.0 + 16.0 * torch.finfo(scores.dtype).eps
+    rows = scores.view(-1, scores.shape[-1])
+    if isinstance(beta, Tensor):
+        beta = beta.expand(*scores.shape[:-1], 1).reshape(-1, 1)
+    law = choose_law(rows, beta)
+    solve_rows_(law, rows, law.start())
+    return scores
+
+
+def solve_rows_(law: "Law", rows: Tensor, shift: Tensor, number: int = 0) -> None:
+    """Overwrite rows [R, K] by their weights; the thresholds are at shift [R, 1].
+
+    It goes on after `number` steps.
+    """
+    limit = law.goal * (1.0 + 16.0 * torch.finfo(rows.dtype).eps)
     compiling = torch.compiler.is_compiling()
-    unchecked = UNCHECKED_STEPS_ON_GPU if scores.is_cuda else 0
-    for number in range(COMPILED_STEPS if compiling else MOST_STEPS):
-        total, slope = law.measure(scores, shift)
-        moving = total > limit
-        if not compiling and number >= unchecked and not bool(moving.any()):
+    unchecked = UNCHECKED_STEPS_ON_GPU if rows.is_cuda else 1
+    while True:
+        total, slope = law.measure(rows, shift)
+        if number == (COMPILED_STEPS if compiling else MOST_STEPS):
             break
-        shift.add_(law.step(total, slope).mul_(moving))
-    else:
-        law.measure(scores, shift)
-    return law.weights_(scores, shift)
+        step = law.step(total, slope)
+        if number == 0:
+            shift = shift.add_(step).clamp_(min=law.lowest)
+        else:
+            moving = total > limit
+            if not compiling and number >= unchecked:
+                count = int(moving.sum())
+                if count == 0:
+                    break
+                if count <= FEW_ROWS * len(rows) and rows.numel() > FEW_ELEMENTS:
+                    return solve_few_(law, rows, shift, step, moving, number + 1)
+            shift = shift.add_(step.mul_(moving))
+        number += 1
+    law.weights_(rows, shift)
+    return None
+
+
+def solve_few_(
+    law: "Law", rows: Tensor, shift: Tensor, step: Tensor, moving: Tensor, number: int
+) -> None:
+    """Overwrite rows by their weights, those that are moving [R, 1] after further steps."""
+    chosen = moving.flatten().nonzero().flatten()
+    few = rows[chosen]
+    solve_rows_(law.of_rows(few, chosen), few, shift[chosen].add_(step[chosen]), number)
+    law.weights_(rows, shift)
+    rows.index_copy_(0, chosen, few)
 
 
 class Law(Protocol):
-    """How weights depend on x - t, for one beta, with buffers to work in."""
+    """How weights depend on x - t, for one beta, with buffers to work in.
+
+    Shifts are thresholds less a constant, and P and G may have a factor, to save operations.
+    """
+
+    goal: float  # P where a threshold is right
+    lowest: float  # the shift of t = 0
+
+    def start(self) -> Tensor:
+        """Where the shifts start, [R, 1]."""
+
+    def of_rows(self, rows: Tensor, chosen: Tensor) -> "Law":
+        """The same law for some of the rows."""
 
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-        """P and G of each row of x [..., K] at the thresholds shift [..., 1]."""
+        """P and G of each row of x [R, K] at the shifts [R, 1]."""
 
     def step(self, total: Tensor, slope: Tensor) -> Tensor:
         """Newton's step of each threshold, by P and G."""
 
     def weights_(self, x: Tensor, shift: Tensor) -> Tensor:
-        """Overwrite x by its weights at the thresholds that were measured last."""
+        """Overwrite x by its weights at the shifts that were measured last."""
 
 
 def choose_law(like: Tensor, beta: Beta) -> Law:
@@ -67,6 +116,11 @@ def choose_law(like: Tensor, beta: Beta) -> Law:
     if isinstance(beta, float) and beta == 0.5:
         return Entmax15Law(like)
     return AnyLaw(like, beta)
+
+
+def usual_threshold(beta: Any) -> Any:
+    """About what scores of unit variance need: there the search starts."""
+    return 0.5 / (beta + 0.4)
 
 
 def make_buffer(like: Tensor, fill: float) -> tuple[Tensor, Tensor]:
@@ -81,13 +135,22 @@ def make_buffer(like: Tensor, fill: float) -> tuple[Tensor, Tensor]:
 
 
 class SparsemaxLaw:
-    """beta = 1: p = (1 + x - t)_+, dp = 1."""
+    """beta = 1: p = (1 + x - t)_+, dp = 1; shifted by 1."""
+
+    goal = 1.0
+    lowest = -1.0
 
     def __init__(self, like: Tensor) -> None:
         self.whole, self.part = make_buffer(like, 0.0)
 
+    def start(self) -> Tensor:
+        return torch.full_like(self.whole[:, :1], self.lowest + usual_threshold(1.0))
+
+    def of_rows(self, rows: Tensor, chosen: Tensor) -> "SparsemaxLaw":  # noqa: ARG002
+        return SparsemaxLaw(rows)
+
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-        torch.sub(x, shift - 1.0, out=self.part)
+        torch.sub(x, shift, out=self.part)
         total = self.whole.relu_().sum(-1, keepdim=True)
         return total, self.whole.sign_().sum(-1, keepdim=True)
 
@@ -95,22 +158,31 @@ class SparsemaxLaw:
         return (total - 1.0).div_(slope)
 
     def weights_(self, x: Tensor, shift: Tensor) -> Tensor:
-        return x.sub_(shift - 1.0).relu_()
+        return x.sub_(shift).relu_()
 
 
 class Entmax15Law:
-    """beta = 1/2: p = (1 + (x - t) / 2)_+^2, dp = sqrt(p); measured as 4 p and 2 sqrt(p)."""
+    """beta = 1/2: p = (1 + (x - t) / 2)_+^2, dp = sqrt(p); shifted by 2, 4 p and 2 sqrt(p)."""
+
+    goal = 4.0
+    lowest = -2.0
 
     def __init__(self, like: Tensor) -> None:
         self.whole, self.part = make_buffer(like, 0.0)
 
+    def start(self) -> Tensor:
+        return torch.full_like(self.whole[:, :1], self.lowest + usual_threshold(0.5))
+
+    def of_rows(self, rows: Tensor, chosen: Tensor) -> "Entmax15Law":  # noqa: ARG002
+        return Entmax15Law(rows)
+
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-        torch.sub(x, shift - 2.0, out=self.part)
-        slope = self.whole.relu_().sum(-1, keepdim=True).mul_(0.5)
-        return self.whole.square_().sum(-1, keepdim=True).mul_(0.25), slope
+        torch.sub(x, shift, out=self.part)
+        slope = self.whole.relu_().sum(-1, keepdim=True)
+        return self.whole.square_().sum(-1, keepdim=True), slope
 
     def step(self, total: Tensor, slope: Tensor) -> Tensor:
-        return (total - total.sqrt()).div_(slope).mul_(2.0)
+        return torch.sub(total, total.sqrt(), alpha=2.0).div_(slope)
 
     def weights_(self, x: Tensor, shift: Tensor) -> Tensor:  # noqa: ARG002
         return torch.mul(self.part, 0.25, out=x)
@@ -122,6 +194,9 @@ class AnyLaw:
     log1p and exp2 are the pair of functions that takes -1 and -inf at full speed on CPUs.
     """
 
+    goal = 1.0
+    lowest = 0.0
+
     def __init__(self, like: Tensor, beta: Beta) -> None:
         self.beta = beta
         # Never 0, which times log1p(-1) would be NaN.
@@ -131,6 +206,12 @@ class AnyLaw:
             self.exponent = beta.reciprocal().sub_(1.0).clamp_(min=1e-7).div_(math.log(2.0))
         self.whole, self.part = make_buffer(like, -1.0)
         self.whole_slope, self.part_slope = make_buffer(like, 0.0)
+
+    def start(self) -> Tensor:
+        return torch.zeros_like(self.whole[:, :1]).add_(usual_threshold(self.beta))
+
+    def of_rows(self, rows: Tensor, chosen: Tensor) -> "AnyLaw":
+        return AnyLaw(rows, self.beta[chosen] if isinstance(self.beta, Tensor) else self.beta)
 
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         torch.sub(x, shift, out=self.part).mul_(self.beta).clamp_(min=-1.0)
@@ -210,10 +291,11 @@ class EntmaxFunction(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, visible: Tensor | None, beta: Beta) -> Tensor:
         # Empty rows are solved as if open and cleared after: no NaN is ever made.
         if visible is None:
-            weights = solve_(scores.clone(), beta)
+            weights = solve_(scores.clone(memory_format=torch.contiguous_format), beta)
         else:
             rows = visible.any(-1, keepdim=True)
-            weights = solve_(scores.masked_fill(~(visible | ~rows), -torch.inf), beta)
+            hidden = scores.masked_fill(~(visible | ~rows), -torch.inf)
+            weights = solve_(hidden.contiguous(), beta)
             weights = weights.mul_(rows)
         ctx.fixed_beta = None if isinstance(beta, Tensor) else beta
         ctx.save_for_backward(weights, beta if isinstance(beta, Tensor) else None)

@@ -65,13 +65,13 @@ def test_the_long_form_equals_the_plain_one(
     assert_equal(found, run(core, every_mask()[mask]))
 
 
-def factors_drawn_by_blocks(rate: float) -> Tensor:
+def factors_drawn_by_blocks(core: AttentionCore) -> Tensor:
     """[2, H, Q, K]: what the blocks draw, one after the other."""
     whole = torch.empty(2, HEADS, QUERIES, KEYS, dtype=torch.float64)
-    for group in blockwise.groups(whole.shape, DIM // HEADS):
+    for group in blockwise.groups(whole.shape, DIM // HEADS, core.weights.block_factor):
         for part in group.queries:
             place = whole[group.sentences, group.heads, part]
-            place.copy_(dropout_factors(place.flatten(0, 1), rate).view_as(place))
+            place.copy_(dropout_factors(place.flatten(0, 1), core.dropout.rate).view_as(place))
     return whole
 
 
@@ -85,7 +85,7 @@ def test_dropout_has_the_same_factors_backward(case: AttentionConfig) -> None:
     torch.manual_seed(5)
     found = run(core, visible)
     torch.manual_seed(5)
-    factors = factors_drawn_by_blocks(core.dropout.rate)
+    factors = factors_drawn_by_blocks(core)
 
     def plainly(projections: tuple[Tensor, ...], visible: Tensor | None) -> Tensor:
         query, key, value = blockwise.split_heads(projections, HEADS)
