@@ -213,6 +213,16 @@ def machine() -> str:
     return str(describe_machine(torch.device("cpu")))
 
 
+def version() -> str:
+    """Which state of this toolkit is measured; `dirty` if it has changes that are not committed."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        found = ""
+    return found or "unknown"
+
+
 class Driver:
     """The process of a contender."""
 
@@ -301,6 +311,7 @@ def measure(
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "threads": part.threads,
         "clock": arguments.clock,
+        "version": version(),
         "rounds": [] if earlier is None else earlier["rounds"],
     }
     outputs: dict[str, Any] = {}

@@ -22,17 +22,23 @@ class Peer:
 # are installed without what they ask for, after the torch that we use ourselves.
 PEERS = {
     "fairseq": Peer(
-        (TORCH, "numpy==1.26.4", "packaging", "tqdm", "regex", "sacrebleu", "bitarray", "cffi"),
+        (
+            TORCH,
+            "numpy==1.26.4",
+            "packaging",
+            "tqdm",
+            "regex",
+            "sacrebleu",
+            "bitarray",
+            "cffi",
+            "scikit-learn",
+        ),
         (
             "fairseq-fixed==0.12.3.1",
             "omegaconf==2.3.0",
             "hydra-core==1.3.2",
             "antlr4-python3-runtime==4.9.3",
             "PyYAML",
-            "scikit-learn",
-            "scipy",
-            "joblib",
-            "threadpoolctl",
         ),
     ),
     "opennmt": Peer(
@@ -78,4 +84,5 @@ def make_environment(name: str, directory: Path) -> Path:
 
 def run(command: list[str]) -> None:
     """Run a command whose output goes to standard error."""
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+        raise SystemExit(f"failed: {' '.join(command)}")

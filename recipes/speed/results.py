@@ -77,8 +77,8 @@ def part_markdown(title: str, part: dict[str, Any]) -> str:
     lines = [
         f"### {title}",
         "",
-        f"{part['date']}, {len(part['rounds'])} rounds, by the {clock}; reference matrix product "
-        f"{matrix.text(0)} GFLOP/s",
+        f"{part['date']}, nmt at {part['version']}; rounds: {len(part['rounds'])}, by the {clock}; "
+        f"reference matrix product: {matrix.text(0)} GFLOP/s",
         "",
         *speed_table(part, names, unit),
         "",

@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "recipes" / "speed"))
 from results import best_peer, markdown, rates, ratio
 
 FIRST_LINE = (
-    "2026-01-02, 3 rounds, by the time on the wall; "
-    "reference matrix product 100 (50 to 100) GFLOP/s"
+    "2026-01-02, nmt at 12ab; rounds: 3, by the time on the wall; "
+    "reference matrix product: 100 (50 to 100) GFLOP/s"
 )
 
 
@@ -40,6 +40,7 @@ def training_part() -> dict[str, object]:
         "date": "2026-01-02",
         "threads": 2,
         "clock": "wall",
+        "version": "12ab",
         "rounds": rounds,
     }
 
@@ -73,6 +74,7 @@ def test_tables() -> None:
         "date": "2026-01-02",
         "threads": 1,
         "clock": "wall",
+        "version": "12ab",
         "rounds": [
             {
                 "matrix_rate": 50e9,
