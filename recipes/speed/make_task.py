@@ -155,7 +155,7 @@ def write_decoding(directory: Path, lines: Sequence[str], models: dict[str, Path
 def output_lengths(model: Path, sentences: Sequence[Sequence[int]]) -> list[int]:
     """How long our translations are, the end not counted."""
     lines = [" ".join(map(WORD.format, sentence[:-1])) for sentence in sentences]
-    translator = Translator.load(model, device="cpu")
+    translator = Translator.load(model, device="cpu", threads=1)
     return [len(found.ids) for found in translator.translate(lines, beam=1)]
 
 
