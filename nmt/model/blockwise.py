@@ -96,29 +96,34 @@ def attend_blockwise(
     parameter: Tensor | None,
     settings: Settings,
     keep: bool,
-) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-    """Concatenated heads [B, Q, D], and to `keep`: weights [B, H, Q, K], dropout of each block."""
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Concatenated heads [B, Q, D], and to `keep`: weights and dropout of each block."""
     batch, heads, queries, head_dim = query.shape
     shape = torch.Size((batch, heads, queries, key.shape[2]))
-    weights = query.new_empty(shape) if keep or settings.observer is not None else None
+    observed = None if settings.observer is None else query.new_empty(shape)
     output = query.new_empty(batch, queries, heads, head_dim)
     places = output.transpose(1, 2)
     block_map = BlockMap(settings, parameter, InPlaceMask.of(visible, query.dtype))
+    # Kept as they are: memory for all in one piece would be new, page by page, in every call.
+    weights: list[Tensor] = []
     factors: list[Tensor] = []
     for group in groups(shape, head_dim, settings.map.block_factor):
         k, v = flat(key, group), flat(value, group)
         for part in group.queries:
             q = flat(query, group, part)
-            block = None if weights is None else flat(weights, group, part)
-            block = block_map.weigh(q, k, block, group, part)
+            block = block_map.weigh(q, k, group, part)
+            if observed is not None:
+                put(observed, group, part, block)
+            if keep:
+                weights.append(block)
             if settings.dropout > 0.0:
                 factor = dropout_factors(block, settings.dropout)
                 block = block * factor
                 if keep:
                     factors.append(factor)
             put(places, group, part, torch.bmm(block, v))
-    if settings.observer is not None and weights is not None:
-        settings.observer(weights)
+    if settings.observer is not None and observed is not None:
+        settings.observer(observed)
     return output.flatten(2), weights, factors
 
 
@@ -130,12 +135,9 @@ class BlockMap:
     parameter: Tensor | None
     mask: InPlaceMask | None
 
-    def weigh(
-        self, query: Tensor, key: Tensor, block: Tensor | None, group: Group, queries: slice
-    ) -> Tensor:
-        """Weights [G, Q, K] of queries [G, Q, Dh] and keys [G, K, Dh], in `block` if given."""
-        if block is None:
-            block = query.new_empty(*query.shape[:2], key.shape[1])
+    def weigh(self, query: Tensor, key: Tensor, group: Group, queries: slice) -> Tensor:
+        """Weights [G, Q, K] of queries [G, Q, Dh] and keys [G, K, Dh]."""
+        block = query.new_empty(*query.shape[:2], key.shape[1])
         set_product(block, query, key.transpose(1, 2), scale=self.settings.scale)
         self.settings.map.weights_(
             by_head(block, group),
@@ -159,7 +161,7 @@ def by_head(block: Tensor, group: Group) -> Tensor:
 
 
 def put(places: Tensor, group: Group, rows: slice, block: Tensor) -> None:
-    """Copy matrices [G, M, Dh] to their places in [B, H, T, Dh]."""
+    """Copy matrices [G, M, N] to their places in [B, H, T, N]."""
     places[group.sentences, group.heads, rows].copy_(by_head(block, group))
 
 
@@ -191,19 +193,19 @@ class BlockwiseAttention(torch.autograd.Function):
         if needed:
             ctx.settings = settings
             ctx.count = len(projections)
-            if not keep:
-                weights = None  # what an observer saw
-            ctx.save_for_backward(*projections, visible, parameter, weights, *factors)
+            ctx.blocks = len(weights)
+            ctx.save_for_backward(*projections, visible, parameter, *weights, *factors)
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         settings: Settings = ctx.settings
         projections = ctx.saved_tensors[: ctx.count]
-        visible, parameter, weights, *factors = ctx.saved_tensors[ctx.count :]
+        visible, parameter, *blocks = ctx.saved_tensors[ctx.count :]
+        weights, factors = blocks[: ctx.blocks], blocks[ctx.blocks :]
         outer = gradients[0].view(*gradients[0].shape[:2], settings.heads, -1).transpose(1, 2)
         # Hidden keys have weight 0 and so no gradient: only to weigh again takes the mask.
-        mask = InPlaceMask.of(visible, outer.dtype) if weights is None else None
+        mask = InPlaceMask.of(visible, outer.dtype) if not weights else None
         block_map = BlockMap(settings, parameter, mask)
         results = [torch.empty_like(projection) for projection in projections]
         with drawing_again(ctx.random_state):
@@ -223,19 +225,19 @@ def pull_back(
     outer: Tensor,
     *,
     block_map: BlockMap,
-    weights: Tensor | None,
+    weights: Sequence[Tensor],
     factors: Sequence[Tensor],
     results: Sequence[Tensor],
 ) -> Tensor | None:
     """Write the gradients of query, key and value to results; returns that of the parameter.
 
-    All are [B, H, T, Dh], as is `outer`, the gradient of the heads. Without weights [B, H, Q, K]
-    they are computed and dropped out once more.
+    All are [B, H, T, Dh], as is `outer`, the gradient of the heads. Weights and factors
+    are those of the blocks; without weights both are computed once more.
     """
     query, key, value = inputs
     parameter, settings = block_map.parameter, block_map.settings
     parameter_gradient = None if parameter is None else torch.zeros_like(parameter)
-    kept_factors = iter(factors)
+    kept_weights, kept_factors = iter(weights), iter(factors)
     shape = torch.Size((*query.shape[:3], key.shape[2]))
     for group in groups(shape, query.shape[3], settings.map.block_factor):
         k, v = flat(key, group), flat(value, group)
@@ -243,11 +245,10 @@ def pull_back(
         for part in group.queries:
             more = part.start > 0
             q, out = flat(query, group, part), flat(outer, group, part)
-            if weights is not None:
-                block = flat(weights, group, part)
-                factor = next(kept_factors, None)
+            if weights:
+                block, factor = next(kept_weights), next(kept_factors, None)
             else:
-                block = block_map.weigh(q, k, None, group, part)
+                block = block_map.weigh(q, k, group, part)
                 rate = settings.dropout
                 factor = dropout_factors(block, rate) if rate > 0.0 else None
             inner = torch.bmm(out, v.transpose(1, 2))
