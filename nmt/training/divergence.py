@@ -1,13 +1,19 @@
-"""Watching over a run: updates with non-finite numbers, and a loss that blows up."""
+"""Watching over a run: numbers that are not finite, a loss that blows up, one that never falls."""
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from nmt.data.corpus import EncodedCorpus
+from nmt.data.vocabulary import PAD
 from nmt.errors import DivergedError
 from nmt.training.loss import TranslationLoss
 from nmt.training.state import SUMS, TrainingState
@@ -15,18 +21,45 @@ from nmt.training.update import UpdateResult, grow_or_shrink_scale, loss_inputs
 
 logger = logging.getLogger(__name__)
 
+Floats = npt.NDArray[np.float64]
+
 SKIPS_ALLOWED = 10  # consecutive updates with non-finite numbers
 WINDOW = 50  # updates whose mean loss is compared
 HIGH_WINDOWS_ALLOWED = 2
 SMALLEST_LOSS_SCALE = 1e-4
+# A run has learned nothing while its loss has not come this far from that of a model that only
+# knows how frequent each token is towards a perfect one's. Healthy runs do within some hundred
+# updates.
+SOMETHING_LEARNED = 0.1
+UPDATES_TO_WARN = 4000  # at the least; a long warm-up counts twice
+WARNINGS_ALLOWED = 5
+SENTENCES_COUNTED = 20_000
+
+
+@dataclass(frozen=True)
+class LossBounds:
+    """Losses a token, label smoothing included, that tell what a model has learned."""
+
+    perfect: float  # of a model that is always right
+    frequency: float  # of a model that knows nothing but how frequent each token is
 
 
 class Watch:
     """Looks at each update's result, on a GPU one update late so that nobody waits for it."""
 
-    def __init__(self, loss: TranslationLoss, state: TrainingState, *, precision: str) -> None:
+    def __init__(
+        self,
+        loss: TranslationLoss,
+        state: TrainingState,
+        *,
+        precision: str,
+        warmup: int,
+        loss_bounds: Callable[[], LossBounds],
+    ) -> None:
         self.loss = loss
         self.state = state
+        self.warn_every = math.ceil(max(2 * warmup, UPDATES_TO_WARN) / WINDOW) * WINDOW
+        self.loss_bounds = cache(loss_bounds)
         self.scaled = precision == "float16"
         self.device = next(loss.parameters()).device
         self.lag = 1 if self.device.type == "cuda" and not self.scaled else 0
@@ -79,7 +112,7 @@ class Watch:
         loss = values["loss"] / values["tokens"]
         if state.lowest_loss is None or loss < state.lowest_loss:
             state.lowest_loss = loss
-        high = loss > state.lowest_loss + max(1.0, 0.5 * state.lowest_loss)
+        high = self.is_high(loss, state.lowest_loss)
         state.high_windows = state.high_windows + 1 if high else 0
         if state.high_windows >= HIGH_WINDOWS_ALLOWED:
             raise DivergedError(
@@ -87,6 +120,60 @@ class Watch:
                 f"{state.lowest_loss:.2f} a token and has been {loss:.2f} lately; the last "
                 "checkpoints are kept. Try a lower learning rate or a longer warm-up"
             )
+        if state.update % self.warn_every == 0:
+            self.look_for_learning(state.lowest_loss)
+
+    def is_high(self, loss: float, lowest: float) -> bool:
+        """Whether a loss is far above the lowest one, or all that had been learned is lost."""
+        if loss <= lowest + 1.0:
+            return False
+        return loss > 1.5 * lowest or (
+            self.has_learned(lowest) and loss >= self.loss_bounds().frequency
+        )
+
+    def has_learned(self, lowest: float) -> bool:
+        """Whether a run with this lowest loss knows more than how frequent each token is."""
+        bounds = self.loss_bounds()
+        return lowest < bounds.frequency - SOMETHING_LEARNED * (bounds.frequency - bounds.perfect)
+
+    def look_for_learning(self, lowest: float) -> None:
+        """Warn of a run that has learned nothing so far; the fifth warning ends it.
+
+        By then it has had ten times its warm-up, and at least 20,000 updates.
+        """
+        update = self.state.update
+        if self.has_learned(lowest):
+            return
+        told = (
+            f"the loss was never below {lowest:.2f} a token in {update} updates, and "
+            f"{self.loss_bounds().frequency:.2f} takes no more than counting words"
+        )
+        if update >= WARNINGS_ALLOWED * self.warn_every:
+            raise DivergedError(
+                f"diverged at update {update}: {told}. Try another learning rate, a longer "
+                "warm-up, or an attention kind with a norm"
+            )
+        logger.warning("update %d: nothing is learned: %s", update, told)
+
+
+def loss_bounds(corpus: EncodedCorpus, *, vocabulary_size: int, smoothing: float) -> LossBounds:
+    """The bounds for a corpus, whose tokens are counted in a sample of it."""
+    count = min(len(corpus), SENTENCES_COUNTED)
+    rows = np.linspace(0, len(corpus) - 1, count).astype(np.int64)
+    tokens, visible = corpus.padded("target", rows, padding=PAD)
+    counts = np.bincount(tokens[visible], minlength=vocabulary_size)
+    certain = np.eye(1, vocabulary_size)[0]
+    return LossBounds(
+        perfect=smoothed_entropy(certain, smoothing),
+        frequency=smoothed_entropy(counts / counts.sum(), smoothing),
+    )
+
+
+def smoothed_entropy(probabilities: Floats, smoothing: float) -> float:
+    """The lowest label-smoothed loss of a model that knows these probabilities [V] and no more."""
+    wanted = (1.0 - smoothing) * probabilities + smoothing / len(probabilities)
+    wanted = wanted[wanted > 0.0]
+    return float(-(wanted * np.log(wanted)).sum())
 
 
 def locate(loss: TranslationLoss, result: UpdateResult) -> str:

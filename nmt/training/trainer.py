@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from nmt.data.prepare import Prepared
 from nmt.errors import DivergedError, StorageError
 from nmt.progress import progress_bar
 from nmt.training.distributed import Processes
-from nmt.training.divergence import WINDOW, Watch
+from nmt.training.divergence import WINDOW, Watch, loss_bounds
 from nmt.training.metrics import RunLog
 from nmt.training.schedule import learning_rate
 from nmt.training.signals import EXIT_CODES, StopRequest
@@ -53,7 +54,18 @@ class Trainer:
         self.updater = updater
         self.state = state
         self.validator = Validator(config, prepared, processes)
-        self.watch = Watch(updater.loss, state, precision=config.train.precision)
+        self.watch = Watch(
+            updater.loss,
+            state,
+            precision=config.train.precision,
+            warmup=config.train.schedule.warmup,
+            loss_bounds=partial(
+                loss_bounds,
+                prepared.train,
+                vocabulary_size=len(prepared.codec.target.vocabulary),
+                smoothing=config.train.label_smoothing,
+            ),
+        )
         self.log: RunLog | None = None
         self.failed_saves = 0
         self.started = time.monotonic()
