@@ -28,8 +28,8 @@ WINDOW = 50  # updates whose mean loss is compared
 HIGH_WINDOWS_ALLOWED = 2
 SMALLEST_LOSS_SCALE = 1e-4
 # A run has learned nothing while its loss has not come this far from that of a model that only
-# knows how frequent each token is towards a perfect one's. Healthy runs do within some hundred
-# updates.
+# knows how frequent each token is towards a perfect one's. Models of three layers took 200 to 300
+# updates for it, a post-norm one of six layers 620.
 SOMETHING_LEARNED = 0.1
 UPDATES_TO_WARN = 4000  # at the least; a long warm-up counts twice
 WARNINGS_ALLOWED = 5
