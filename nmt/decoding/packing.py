@@ -55,11 +55,17 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., out] for x [..., in]."""
         rows = x.reshape(-1, x.shape[-1])
-        # Few and plain operations: with few rows, starting them is what takes the time.
-        largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=TINY)
-        quantized = (rows * (LARGEST / largest)).round_().to(torch.int8)
-        scaled = torch._int_mm(quantized, self.weight) * self.scales
-        result = scaled.mul_(largest) if self.bias is None else self.bias.addcmul(scaled, largest)
+        # Few and plain operations: with few rows, starting them is what takes the time. A row of
+        # zeros becomes NaN, then any 8-bit numbers, then zeros again.
+        largest = rows.abs().amax(dim=1, keepdim=True)
+        quantized = torch.div(rows, largest).mul_(LARGEST).round_().to(torch.int8)
+        products = torch._int_mm(quantized, self.weight)
+        # As floating-point numbers in the same memory: new memory would take longer than the sums.
+        result = products.view(torch.float32).copy_(products).mul_(self.scales)
+        if self.bias is None:
+            result.mul_(largest)
+        else:
+            torch.addcmul(self.bias, result, largest, out=result)
         return result.view(*x.shape[:-1], -1)
 
 

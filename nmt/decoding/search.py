@@ -96,8 +96,10 @@ class SearchState:
     tokens: Tensor  # [B, K, T + 1], the start token first
     scores: Tensor  # [B, K] float64 log probability of each live hypothesis; -inf: no hypothesis
     limits: Tensor  # [B] most tokens before the end token
+    least_limit: int  # of all sentences that were in the batch
     forced: Tensor  # [B, P] prefixes; -1 where the choice is free
     num_finished: Tensor  # [B]
+    any_finished: bool  # of any sentence
     best: Tensor  # [B, N] float64 scores of the best finished hypotheses, best first
     uniform: Tensor | None  # [B, K, limit + 1] random numbers for sampling
 
@@ -158,9 +160,11 @@ def search(
         record(results, state, finished, options, length)
         advance(step, state, live)
         mark_over(state, options, length)
-        if bool(state.over.all()):
+        num_over = int(state.over.sum())
+        if num_over == len(state.over):
             break
-        drop_over(step, state, options)
+        if num_over >= max(1.0, LEAVE_SHARE * len(state.over)):
+            drop_over(step, state, options)
     for hypotheses in results:
         hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
     return [hypotheses[: options.nbest] for hypotheses in results]
@@ -192,8 +196,10 @@ def start_state(
         tokens=torch.full((size, beam, 1), options.start_token, device=device),
         scores=scores,
         limits=torch.tensor(limits, dtype=torch.int64, device=device),
+        least_limit=min(limits, default=0),
         forced=forced.to(device),
         num_finished=torch.zeros(size, dtype=torch.int64, device=device),
+        any_finished=False,
         best=torch.full((size, options.nbest), -torch.inf, dtype=torch.float64, device=device),
         uniform=uniform,
     )
@@ -247,24 +253,35 @@ def constrain(
     logits: Tensor, normalizer: Tensor, state: SearchState, options: SearchOptions, length: int
 ) -> None:
     """Set the logits of what may not come after `length` tokens to -inf, in place."""
+    # Whether a sentence is forced is looked up only when one of them may be.
+    may_force = length < state.forced.shape[1] or length >= state.least_limit
+    forced = force(logits, normalizer, state, options, length) if may_force else None
+    never = [*options.never, *([options.end_token] if length < options.min_length else [])]
+    if never:
+        logits.index_fill_(2, torch.tensor(never, device=logits.device), -torch.inf)
+    if forced is not None:
+        rows, only = forced
+        logits[rows] = only
+
+
+def force(
+    logits: Tensor, normalizer: Tensor, state: SearchState, options: SearchOptions, length: int
+) -> tuple[Tensor, Tensor]:
+    """The sentences [F] without a choice after `length` tokens, by their prefix or their limit.
+
+    With them their logits [F, K, V], -inf but for the token that has to come.
+    """
     forced = torch.full_like(state.limits, -1)
     if length < state.forced.shape[1]:
         forced = state.forced[:, length]
     forced = forced.masked_fill((forced < 0) & (state.limits <= length), options.end_token)
     rows = (forced >= 0).nonzero()[:, 0]
-    if len(rows):
-        index = forced[rows][:, None, None].expand(-1, logits.shape[1], 1)
-        kept = logits[rows].gather(2, index)
-        possible = normalizer[rows][:, :, None].isfinite()
-        floor = normalizer[rows][:, :, None] + FORCED_ZERO
-        kept = torch.where(possible & kept.isinf(), floor, kept)
-    for token in options.never:
-        logits[:, :, token] = -torch.inf
-    if length < options.min_length:
-        logits[:, :, options.end_token] = -torch.inf
-    if len(rows):
-        only = torch.full_like(logits[rows], -torch.inf)
-        logits[rows] = only.scatter(2, index, kept)
+    index = forced[rows][:, None, None].expand(-1, logits.shape[1], 1)
+    kept = logits[rows].gather(2, index)
+    possible = normalizer[rows][:, :, None].isfinite()
+    floor = normalizer[rows][:, :, None] + FORCED_ZERO
+    kept = torch.where(possible & kept.isinf(), floor, kept)
+    return rows, torch.full_like(logits[rows], -torch.inf).scatter(2, index, kept)
 
 
 def record(
@@ -280,6 +297,7 @@ def record(
         return
     penalty = length_penalty(length + 1, options.length_penalty).to(finished.scores.device)
     scores = finished.scores / penalty
+    state.any_finished = True
     state.num_finished += ended.sum(dim=1)
     state.best = torch.cat([state.best, scores], dim=1).topk(options.nbest, dim=1).values
     rows, ranks = ended.nonzero(as_tuple=True)
@@ -313,6 +331,8 @@ def mark_over(state: SearchState, options: SearchOptions, length: int) -> None:
     """
     live = state.scores.amax(dim=1)
     state.over |= live == -torch.inf
+    if not state.any_finished:
+        return
     if options.sampling is not None or options.beam == 1:
         state.over |= state.num_finished >= options.beam
         return
@@ -330,11 +350,9 @@ def mark_over(state: SearchState, options: SearchOptions, length: int) -> None:
 
 
 def drop_over(step: StepFunction, state: SearchState, options: SearchOptions) -> None:
-    """Let sentences that are over leave the batch, if enough are and the padding allows it."""
+    """Let sentences that are over leave the batch, as far as `batch_multiple` allows."""
     size = len(state.over)
     going_on = (~state.over).nonzero()[:, 0]
-    if size - len(going_on) < max(1.0, LEAVE_SHARE * size):
-        return
     keep = -(-len(going_on) // options.batch_multiple) * options.batch_multiple
     if keep >= size:
         return

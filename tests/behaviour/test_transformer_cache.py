@@ -60,6 +60,29 @@ def test_beams_follow_their_parents(name: str) -> None:
             torch.testing.assert_close(hidden[:, index], expected, atol=1e-5, rtol=1e-5)
 
 
+@every_model
+def test_beams_follow_their_parents_but_for_rounding(attention: AttentionTypesConfig) -> None:
+    """In float64, where what is left is not rounding but a mistake."""
+    model = make_model(attention).double()
+    lengths = (5, 8)
+    source, visible = make_source(*lengths, width=8)
+    generator = torch.Generator().manual_seed(3)
+    with torch.inference_mode():
+        cache = model.start(model.encode(source, visible), visible, beam=4, max_length=20)
+        texts = torch.randint(4, 31, (2, 1, 1), generator=generator)
+        model.step(texts[:, :, -1], cache)
+        for _ in range(18):
+            parents = torch.randint(0, texts.shape[1], (2, 4), generator=generator)
+            cache.reorder(parents)
+            texts = texts.gather(1, parents[..., None].expand(-1, -1, texts.shape[2]))
+            tokens = torch.randint(4, 31, (2, 4, 1), generator=generator)
+            texts = torch.cat([texts, tokens], dim=2)
+            hidden = model.step(texts[:, :, -1], cache)
+        for index in range(4):
+            expected = forced(model, texts[:, index], *lengths)
+            torch.testing.assert_close(hidden[:, index], expected, atol=1e-10, rtol=1e-10)
+
+
 def test_no_order_copies_keys_or_values() -> None:
     model = make_model(MODELS["softmax"])
     source, visible = make_source(5, 8, width=8)

@@ -172,13 +172,14 @@ def rescored(one: Translator, lines: list[str], found: list[Translation]) -> lis
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_of_search_are_those_of_the_scorer(kind: str) -> None:
+    """To the rounding of float32: in float64 both agree to 1e-10, as tests of the cache show."""
     one = translator(kind)
     found = one.translate(LINES, max_length=LIMIT)
     assert rescored(one, LINES, found) == pytest.approx(
-        [x.log_probability for x in found], abs=1e-5, rel=1e-5
+        [x.log_probability for x in found], abs=1e-4, rel=1e-5
     )
     for pair, x in zip(one.score_pairs(LINES, [x.text for x in found]), found, strict=True):
-        assert pair.score(0.6) == pytest.approx(x.score, abs=1e-5)
+        assert pair.score(0.6) == pytest.approx(x.score, abs=1e-4)
 
 
 def test_wider_beams_find_better_scores() -> None:
