@@ -21,8 +21,8 @@ def build_parser() -> console.SettingsParser:
         "  torchrun --nproc-per-node=8 -m nmt.cli.train --config my.yaml\n\n"
         "Ctrl-C and SIGTERM save the current update and stop (exit 130, 143); SIGUSR1 does the\n"
         "same and exits 0, for schedulers that queue the job again. Other exit codes: 2 bad input\n"
-        "or config, 3 no usable checkpoint, 4 storage, 5 run directory in use, 6 diverged. torchrun\n"
-        "turns all of them into 1; result.json in the run directory tells how a run ended.",
+        "or config, 3 no usable checkpoint, 4 storage, 5 run directory in use, 6 diverged.\n"
+        "torchrun turns all of them into 1; result.json in the run directory tells how it ended.",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML file")
     parser.add_argument(
