@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from task import (
     BATCH_TOKENS,
+    BEAM,
     DROPOUT,
     FIRST_PIECE,
     LABEL_SMOOTHING,
@@ -141,12 +142,17 @@ def write_decoding(directory: Path, lines: Sequence[str], models: dict[str, Path
         if kind == "softmax":
             export_both(numbered, directory)
     sentences = sorted((first.codec.source.encode(line) for line in lines if line.strip()), key=len)
+    lengths = output_lengths(directory / "model-softmax", sentences)
+    ending = [index for index, source in enumerate(sentences) if ends(source, lengths[index])]
+    if not ending:
+        raise UserError(f"{first.path}: no translation of it ends; train it for longer")
+    sentences = [sentences[index] for index in ending]
     arrays = {f"weight/{name}": value.numpy() for name, value in first.model.state_dict().items()}
     np.savez(
         directory / "decode.npz",
         tokens=np.concatenate([np.array(sentence) for sentence in sentences]),
         offsets=np.concatenate([[0], np.cumsum([len(sentence) for sentence in sentences])]),
-        output_lengths=output_lengths(directory / "model-softmax", sentences),
+        output_lengths=[lengths[index] for index in ending],
         **arrays,
     )
     (directory / "task.json").write_text(describe(first), encoding="utf-8")
@@ -156,7 +162,12 @@ def output_lengths(model: Path, sentences: Sequence[Sequence[int]]) -> list[int]
     """How long our translations are, the end not counted."""
     lines = [" ".join(map(WORD.format, sentence[:-1])) for sentence in sentences]
     translator = Translator.load(model, device="cpu", threads=1)
-    return [len(found.ids) for found in translator.translate(lines, beam=1)]
+    return [len(found.ids) for found in translator.translate(lines, beam=BEAM)]
+
+
+def ends(source: Sequence[int], output: int) -> bool:
+    """Whether an output ends by itself: one that does not would take most of its batch's time."""
+    return output <= 1.5 * len(source) + 10
 
 
 def with_numbers(loaded: LoadedModel) -> LoadedModel:
