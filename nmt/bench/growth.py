@@ -2,8 +2,8 @@
 
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -151,13 +151,24 @@ def preparation(pairs: int, setting: Setting) -> Case:
     subword = SubwordConfig("bpe", merges=MERGES)
 
     def run() -> None:
-        logging.getLogger("nmt.data").setLevel(logging.WARNING)  # the same news every time
-        with tempfile.TemporaryDirectory(dir=setting.directory) as directory:
+        with quiet("nmt.data"), tempfile.TemporaryDirectory(dir=setting.directory) as directory:
             prepared = Path(directory) / "prepared"
             config = DataConfig("xx", "yy", data, data, subword=subword, prepared_dir=prepared)
             prepare(Config(run_dir=Path(directory), data=config))
 
     return Case(run, pairs, demand=pairs)
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """A context in which loggers below `name` report no news, which are the same in every run."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def made_up_text(pairs: int) -> dict[str, list[str]]:

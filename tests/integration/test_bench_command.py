@@ -1,6 +1,7 @@
 """nmt-bench train and decode run everywhere, and their numbers agree with each other."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -201,5 +202,6 @@ def test_preparing_more_pairs_asks_for_the_same_a_pair(tmp_path: Path) -> None:
 
     case = preparation(50, Setting(Shapes(), "softmax", torch.device("cpu"), tmp_path))
     case.run()
+    assert logging.getLogger("nmt.data").level == logging.NOTSET
     assert case.demand == case.units == 50
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["train.source", "train.target"]
