@@ -18,6 +18,7 @@ from nmt.model.transformer import Transformer
 from nmt.training.loss import TranslationLoss
 
 BACKEND = "inductor"
+FIRST_SHAPE = (64, 31, 29)  # sentences, source and target positions of an ordinary batch
 
 
 class CompiledModel(nn.Module):
@@ -34,6 +35,7 @@ class CompiledModel(nn.Module):
             side.positions(longest)
         self.model = model
         self.compiled_forward = torch.compile(model.forward, backend=BACKEND)
+        self.is_compiled = False
 
     @property
     def output_weight(self) -> Tensor:
@@ -42,14 +44,34 @@ class CompiledModel(nn.Module):
 
     def forward(self, source: Tensor, source_visible: Tensor, target_input: Tensor) -> Tensor:
         """Hidden states [B, T, D] as of the model."""
+        if not self.is_compiled:
+            self.compile_for(source.device)
+            self.is_compiled = True
         rows = len(source)
         inputs = (source, source_visible, target_input)
         if rows == 1:
             inputs = (source.repeat(2, 1), source_visible.repeat(2, 1), target_input.repeat(2, 1))
+        return self.run(*inputs)[:rows]
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        """The compiled forward pass, told which sizes vary."""
         for tensor in inputs:
             torch._dynamo.mark_dynamic(tensor, (0, 1))
         hidden: Tensor = self.compiled_forward(*inputs)
-        return hidden[:rows]
+        return hidden
+
+    def compile_for(self, device: torch.device) -> None:
+        """Let the compiler see a batch that is the same in every run.
+
+        It chooses loops by the sizes it sees first, and with them the order in which numbers are
+        added: a run that is resumed would else differ in its last bits.
+        """
+        sentences, source_length, target_length = FIRST_SHAPE
+        source = torch.zeros(sentences, source_length, dtype=torch.int64, device=device)
+        target = torch.zeros(sentences, target_length, dtype=torch.int64, device=device)
+        with torch.random.fork_rng():
+            hidden = self.run(source, torch.ones_like(source, dtype=torch.bool), target)
+            torch.autograd.grad(hidden.sum(), list(self.parameters()), allow_unused=True)
 
 
 def compiled_loss(loss: TranslationLoss, *, longest: int) -> TranslationLoss:

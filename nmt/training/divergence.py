@@ -31,8 +31,8 @@ SMALLEST_LOSS_SCALE = 1e-4
 # knows how frequent each token is towards a perfect one's. Models of three layers took 200 to 300
 # updates for it, a post-norm one of six layers 620.
 SOMETHING_LEARNED = 0.1
-UPDATES_TO_WARN = 4000  # at the least; a long warm-up counts twice
-WARNINGS_ALLOWED = 5
+UPDATES_TO_LEARN = 2000  # what that may take; a long warm-up counts twice
+WARNINGS_ALLOWED = 4
 SENTENCES_COUNTED = 20_000
 
 
@@ -58,7 +58,7 @@ class Watch:
     ) -> None:
         self.loss = loss
         self.state = state
-        self.warn_every = math.ceil(max(2 * warmup, UPDATES_TO_WARN) / WINDOW) * WINDOW
+        self.warn_every = math.ceil(max(2 * warmup, UPDATES_TO_LEARN) / WINDOW) * WINDOW
         self.loss_bounds = cache(loss_bounds)
         self.scaled = precision == "float16"
         self.device = next(loss.parameters()).device
@@ -137,23 +137,37 @@ class Watch:
         return lowest < bounds.frequency - SOMETHING_LEARNED * (bounds.frequency - bounds.perfect)
 
     def look_for_learning(self, lowest: float) -> None:
-        """Warn of a run that has learned nothing so far; the fifth warning ends it.
+        """Warn of a run that has learned nothing so far; the fifth time it is ended.
 
-        By then it has had ten times its warm-up, and at least 20,000 updates.
+        By then it has had ten times its warm-up, and at least 10,000 updates.
         """
         update = self.state.update
         if self.has_learned(lowest):
             return
-        told = (
-            f"the loss was never below {lowest:.2f} a token in {update} updates, and "
+        if update > WARNINGS_ALLOWED * self.warn_every:
+            raise self.nothing_learned(lowest)
+        logger.warning("update %d: nothing is learned: %s", update, self.describe(lowest))
+
+    def conclude(self) -> None:
+        """Complain of a run that is at its end and had time to learn, but has learned nothing."""
+        lowest = self.state.lowest_loss
+        if lowest is None or self.state.update < self.warn_every or self.has_learned(lowest):
+            return
+        raise self.nothing_learned(lowest)
+
+    def describe(self, lowest: float) -> str:
+        """What is wrong with a run that learns nothing."""
+        return (
+            f"the loss was never below {lowest:.2f} a token in {self.state.update} updates, and "
             f"{self.loss_bounds().frequency:.2f} takes no more than counting words"
         )
-        if update >= WARNINGS_ALLOWED * self.warn_every:
-            raise DivergedError(
-                f"diverged at update {update}: {told}. Try another learning rate, a longer "
-                "warm-up, or an attention kind with a norm"
-            )
-        logger.warning("update %d: nothing is learned: %s", update, told)
+
+    def nothing_learned(self, lowest: float) -> DivergedError:
+        """The end of such a run."""
+        return DivergedError(
+            f"diverged at update {self.state.update}: {self.describe(lowest)}. Try another "
+            "learning rate, a longer warm-up, or an attention kind with a norm"
+        )
 
 
 def loss_bounds(corpus: EncodedCorpus, *, vocabulary_size: int, smoothing: float) -> LossBounds:

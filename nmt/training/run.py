@@ -102,6 +102,7 @@ def run(
         restore(updater, saved)
     trainer = Trainer(config, team, prepared, store=store, updater=updater, state=state)
     if trainer.finished():
+        trainer.watch.conclude()
         logger.info("%s is finished (update %d); nothing to do", config.run_dir, state.update)
         return 0
     if saved is None:

@@ -106,6 +106,7 @@ class Trainer:
                         "stopped by a signal at update %d; run again to go on", state.update
                     )
                     return EXIT_CODES[signal.Signals(number)]
+        self.watch.conclude()
         logger.info("finished at update %d; best %s", state.update, self.describe_best())
         return 0
 

@@ -82,10 +82,10 @@ def test_a_run_that_learns_nothing_is_warned_and_ended_in_the_end(
     flat = [7.6, 6.8, 6.5] + [6.45] * 1000
     with (
         caplog.at_level(logging.WARNING, logger="nmt"),
-        pytest.raises(DivergedError, match="20000 updates"),
+        pytest.raises(DivergedError, match="10000 updates"),
     ):
         judge(watched, flat)
-    assert watched.state.update == 20_000
+    assert watched.state.update == 10_000
     assert len(caplog.records) == 4
     assert "nothing is learned" in caplog.text
 
@@ -95,6 +95,24 @@ def test_a_long_warm_up_is_waited_for() -> None:
     bounds = LossBounds(perfect=1.3, frequency=7.0)
     judge(watch(bounds, warmup=4000), [7.2] * (39_950 // WINDOW))
     judge(watch(bounds, warmup=4000), [7.2] * (39_000 // WINDOW) + [6.0] * 100)
+
+
+def test_a_run_that_ends_without_having_learned_is_told() -> None:
+    """Unless it was too short to tell, or its warm-up was."""
+    bounds = LossBounds(perfect=1.22, frequency=6.66)
+    flat = [7.6, 6.8, 6.5] + [6.45] * 1000
+    for updates, warmup, fails in ((1950, 100, False), (2000, 100, True), (2600, 2000, False)):
+        watched = watch(bounds, warmup=warmup)
+        judge(watched, flat[: updates // WINDOW])
+        if fails:
+            with pytest.raises(DivergedError, match="counting words"):
+                watched.conclude()
+        else:
+            watched.conclude()
+    learned = watch(bounds)
+    judge(learned, [7.6, 6.8, 6.5, *[6.0] * 60])
+    learned.conclude()
+    watch(bounds).conclude()  # no update at all
 
 
 def test_windows_in_which_every_update_was_skipped_say_nothing() -> None:
