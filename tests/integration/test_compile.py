@@ -1,12 +1,14 @@
-"""Training with torch.compile: one graph for all batches, the same losses.
+"""Training with torch.compile: one graph for all batches, the same losses, exact resumption.
 
 The quick tests trace the graph as every backend does but run it operation by operation; those
 marked slow hand it to the C++ compiler.
 """
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +162,23 @@ def test_without_a_compiler_the_run_ends_with_advice(tmp_path: Path) -> None:
 def test_compiled_code_makes_the_updates_of_a_plain_run(tmp_path: Path) -> None:
     check_against_uncompiled(tmp_path)
     assert counters["stats"]["unique_graphs"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_compiled_code_resumes_exactly(tmp_path: Path) -> None:
+    """With dropout: a run that is killed ends like one that is not."""
+    for name in ("whole", "cut"):
+        directory = tmp_path / name
+        path = write_run(directory, tiny_config(directory, compile=True, max_updates=200))
+        if name == "cut":
+            run = start(path)
+            while run.poll() is None and not list(directory.glob("run/checkpoints/*30")):
+                time.sleep(0.01)
+            run.kill()
+            run.communicate()
+            assert run.returncode == -signal.SIGKILL
+        run = start(path)
+        _, errors = run.communicate()
+        assert run.returncode == 0, errors
+    assert outcome(tmp_path / "cut" / "run") == outcome(tmp_path / "whole" / "run")
