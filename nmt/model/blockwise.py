@@ -1,14 +1,14 @@
 """Attention on a CPU, block by block: scores become weights while they are in the cache.
 
 A block is a few sentences, or a few heads of one, or a few queries of one head, small enough for
-the cache. The derivative is written out by hand. Of short sentences it keeps the weights; of long
-ones nothing but its inputs, and computes the weights again block by block, so that memory grows
-with the length and not with its square.
+the cache. The derivative is written out by hand. Of short sentences it keeps the blocks; of long
+ones nothing but its inputs, and makes the blocks again one by one, so that memory grows with the
+length and not with its square.
 
 Shapes: B batch, H heads, Q queries, K keys, D width, Dh = D / H, G matrices of a block.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ from nmt.model.activations import ScoreMap
 from nmt.model.dropout import dropout_factors
 from nmt.model.masking import InPlaceMask
 
-# Elements a block works on: scores, and rows of queries, keys, values, outputs. Measured: more
-# falls out of the cache, less spends its time in calls. A map of many calls has a factor to it.
+# Elements a block works on, a thread: scores, and rows of queries, keys, values, outputs. Measured:
+# more falls out of the cache, less spends its time in calls. A map of many calls has a factor to it.
 BLOCK_ELEMENTS = 800_000
 # Queries of a block come in multiples of this, so that matrix products repeat their bits.
 QUERY_STEP = 16
@@ -66,7 +66,7 @@ def split_heads(projections: Sequence[Tensor], heads: int) -> list[Tensor]:
 
 def groups(shape: torch.Size, head_dim: int, block_factor: int) -> Iterator[Group]:
     """The groups of scores [B, H, Q, K]; each has one block, but for long sentences."""
-    most = BLOCK_ELEMENTS * block_factor
+    most = BLOCK_ELEMENTS * block_factor * torch.get_num_threads()
     batch, heads, queries, keys = shape
     elements = queries * keys + 2 * (queries + keys) * head_dim
     matrices = max(1, most // max(1, elements))
@@ -87,44 +87,60 @@ def flat(x: Tensor, group: Group, queries: slice = slice(None)) -> Tensor:
     return x[group.sentences, group.heads, queries].flatten(0, 1)
 
 
+class Block(NamedTuple):
+    """The queries of a group that are worked on at once."""
+
+    group: Group
+    queries: slice
+    query: Tensor  # [G, Q, Dh]
+    key: Tensor  # [G, K, Dh]
+    value: Tensor  # [G, K, Dh]
+    weights: Tensor  # [G, Q, K]
+    factors: Tensor | None  # [G, Q, K], of dropout
+
+    def dropped(self) -> Tensor:
+        """The weights after dropout."""
+        return self.weights if self.factors is None else self.weights * self.factors
+
+
+def blocks(inputs: Sequence[Tensor], block_map: "BlockMap") -> Iterator[Block]:
+    """The blocks of query, key and value, [B, H, T, Dh] each."""
+    query, key, value = inputs
+    settings = block_map.settings
+    shape = torch.Size((*query.shape[:3], key.shape[2]))
+    for group in groups(shape, query.shape[3], settings.map.block_factor):
+        k, v = flat(key, group), flat(value, group)
+        for queries in group.queries:
+            q = flat(query, group, queries)
+            weights = block_map.weigh(q, k, group, queries)
+            rate = settings.dropout
+            factors = dropout_factors(weights, rate) if rate > 0.0 else None
+            yield Block(group, queries, q, k, v, weights, factors)
+
+
 def attend_blockwise(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    visible: Tensor | None,
-    parameter: Tensor | None,
-    settings: Settings,
-    keep: bool,
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """Concatenated heads [B, Q, D], and to `keep`: weights and dropout of each block."""
+    inputs: Sequence[Tensor], block_map: "BlockMap", *, keep: bool
+) -> tuple[Tensor, list[Block]]:
+    """Concatenated heads [B, Q, D] for query, key and value [B, H, T, Dh]; the blocks to `keep`."""
+    query, key, _ = inputs
+    observer = block_map.settings.observer
     batch, heads, queries, head_dim = query.shape
-    shape = torch.Size((batch, heads, queries, key.shape[2]))
-    observed = None if settings.observer is None else query.new_empty(shape)
+    observed = None
+    if observer is not None:
+        observed = query.new_empty(batch, heads, queries, key.shape[2])
     output = query.new_empty(batch, queries, heads, head_dim)
     places = output.transpose(1, 2)
-    block_map = BlockMap(settings, parameter, InPlaceMask.of(visible, query.dtype))
     # Kept as they are: memory for all in one piece would be new, page by page, in every call.
-    weights: list[Tensor] = []
-    factors: list[Tensor] = []
-    for group in groups(shape, head_dim, settings.map.block_factor):
-        k, v = flat(key, group), flat(value, group)
-        for part in group.queries:
-            q = flat(query, group, part)
-            block = block_map.weigh(q, k, group, part)
-            if observed is not None:
-                put(observed, group, part, block)
-            if keep:
-                weights.append(block)
-            if settings.dropout > 0.0:
-                factor = dropout_factors(block, settings.dropout)
-                block = block * factor
-                if keep:
-                    factors.append(factor)
-            put(places, group, part, torch.bmm(block, v))
-    if settings.observer is not None and observed is not None:
-        settings.observer(observed)
-    return output.flatten(2), weights, factors
+    kept = []
+    for block in blocks(inputs, block_map):
+        if observed is not None:
+            put(observed, block.group, block.queries, block.weights)
+        if keep:
+            kept.append(block)
+        put(places, block.group, block.queries, torch.bmm(block.dropped(), block.value))
+    if observer is not None and observed is not None:
+        observer(observed)
+    return output.flatten(2), kept
 
 
 @dataclass(frozen=True)
@@ -176,95 +192,78 @@ class BlockwiseAttention(torch.autograd.Function):
         parameter: Tensor | None,
         *projections: Tensor,
     ) -> Tensor:
-        query, key, value = split_heads(projections, settings.heads)
+        inputs = split_heads(projections, settings.heads)
+        query, key, _ = inputs
         needed = any(ctx.needs_input_grad)
         keep = needed and key.shape[2] <= MOST_KEYS_KEPT
         draws_again = needed and not keep and settings.dropout > 0.0
         ctx.random_state = torch.get_rng_state() if draws_again else None
-        output, weights, factors = attend_blockwise(
-            query,
-            key,
-            value,
-            visible=visible,
-            parameter=parameter,
-            settings=settings,
-            keep=keep,
-        )
+        block_map = BlockMap(settings, parameter, InPlaceMask.of(visible, query.dtype))
+        output, kept = attend_blockwise(inputs, block_map, keep=keep)
         if needed:
             ctx.settings = settings
-            ctx.count = len(projections)
-            ctx.blocks = len(weights)
-            ctx.save_for_backward(*projections, visible, parameter, *weights, *factors)
+            ctx.shapes = [projection.shape for projection in projections]
+            ctx.places = [block[:2] for block in kept]
+            saved = [tensor for block in kept for tensor in block[2:]]
+            ctx.save_for_backward(parameter, *(saved or [visible, *projections]))
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         settings: Settings = ctx.settings
-        projections = ctx.saved_tensors[: ctx.count]
-        visible, parameter, *blocks = ctx.saved_tensors[ctx.count :]
-        weights, factors = blocks[: ctx.blocks], blocks[ctx.blocks :]
+        parameter, *saved = ctx.saved_tensors
         outer = gradients[0].view(*gradients[0].shape[:2], settings.heads, -1).transpose(1, 2)
-        # Hidden keys have weight 0 and so no gradient: only to weigh again takes the mask.
-        mask = InPlaceMask.of(visible, outer.dtype) if not weights else None
-        block_map = BlockMap(settings, parameter, mask)
-        results = [torch.empty_like(projection) for projection in projections]
+        results = [outer.new_empty(shape) for shape in ctx.shapes]
+        some: Iterable[Block]
+        if ctx.places:
+            # Hidden keys have weight 0 and so no gradient: the mask is needed no more.
+            block_map = BlockMap(settings, parameter, None)
+            size = len(saved) // len(ctx.places)
+            some = (
+                Block(*place, *saved[size * index : size * (index + 1)])
+                for index, place in enumerate(ctx.places)
+            )
+        else:
+            visible, *projections = saved
+            block_map = BlockMap(settings, parameter, InPlaceMask.of(visible, outer.dtype))
+            some = blocks(split_heads(projections, settings.heads), block_map)
         with drawing_again(ctx.random_state):
             parameter_gradient = pull_back(
-                split_heads(projections, settings.heads),
-                outer,
-                block_map=block_map,
-                weights=weights,
-                factors=factors,
-                results=split_heads(results, settings.heads),
+                some, outer, block_map=block_map, results=split_heads(results, settings.heads)
             )
         return None, None, parameter_gradient, *results
 
 
 def pull_back(
-    inputs: Sequence[Tensor],
-    outer: Tensor,
-    *,
-    block_map: BlockMap,
-    weights: Sequence[Tensor],
-    factors: Sequence[Tensor],
-    results: Sequence[Tensor],
+    some: Iterable[Block], outer: Tensor, *, block_map: BlockMap, results: Sequence[Tensor]
 ) -> Tensor | None:
     """Write the gradients of query, key and value to results; returns that of the parameter.
 
-    All are [B, H, T, Dh], as is `outer`, the gradient of the heads. Weights and factors
-    are those of the blocks; without weights both are computed once more.
+    All are [B, H, T, Dh], as is `outer`, the gradient of the heads.
     """
-    query, key, value = inputs
-    parameter, settings = block_map.parameter, block_map.settings
+    parameter, scale = block_map.parameter, block_map.settings.scale
     parameter_gradient = None if parameter is None else torch.zeros_like(parameter)
-    kept_weights, kept_factors = iter(weights), iter(factors)
-    shape = torch.Size((*query.shape[:3], key.shape[2]))
-    for group in groups(shape, query.shape[3], settings.map.block_factor):
-        k, v = flat(key, group), flat(value, group)
-        key_gradient, value_gradient = k.new_empty(k.shape), v.new_empty(v.shape)
-        for part in group.queries:
-            more = part.start > 0
-            q, out = flat(query, group, part), flat(outer, group, part)
-            if weights:
-                block, factor = next(kept_weights), next(kept_factors, None)
-            else:
-                block = block_map.weigh(q, k, group, part)
-                rate = settings.dropout
-                factor = dropout_factors(block, rate) if rate > 0.0 else None
-            inner = torch.bmm(out, v.transpose(1, 2))
-            if factor is not None:
-                inner.mul_(factor)
-            dropped = block if factor is None else block * factor
-            set_product(value_gradient, dropped.transpose(1, 2), out, more=more)
-            found = block_map.pull_back_(block, inner, group)
-            if parameter_gradient is not None and found is not None:
-                parameter_gradient[group.heads] += found
-            query_gradient = q.new_empty(q.shape)
-            set_product(query_gradient, inner, k, scale=settings.scale)
-            set_product(key_gradient, inner.transpose(1, 2), q, scale=settings.scale, more=more)
-            put(results[0], group, part, query_gradient)
-        put(results[1], group, slice(None), key_gradient)
-        put(results[2], group, slice(None), value_gradient)
+    key_gradient = value_gradient = outer.new_empty(0)
+    for block in some:
+        group, queries, q, k, v, weights, factors = block
+        more = queries.start > 0  # of a group that was begun
+        if not more:
+            key_gradient, value_gradient = k.new_empty(k.shape), v.new_empty(v.shape)
+        out = flat(outer, group, queries)
+        inner = torch.bmm(out, v.transpose(1, 2))
+        if factors is not None:
+            inner.mul_(factors)
+        set_product(value_gradient, block.dropped().transpose(1, 2), out, more=more)
+        found = block_map.pull_back_(weights, inner, group)
+        if parameter_gradient is not None and found is not None:
+            parameter_gradient[group.heads] += found
+        query_gradient = q.new_empty(q.shape)
+        set_product(query_gradient, inner, k, scale=scale)
+        set_product(key_gradient, inner.transpose(1, 2), q, scale=scale, more=more)
+        put(results[0], group, queries, query_gradient)
+        if queries == group.queries[-1]:
+            put(results[1], group, slice(None), key_gradient)
+            put(results[2], group, slice(None), value_gradient)
     return parameter_gradient
 
 

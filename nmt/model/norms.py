@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 EPSILON = 1e-8  # under the root, as the authors' code has it
-BLOCK_ELEMENTS = 131_072  # of a block of rows that stays in the cache
+BLOCK_ELEMENTS = 131_072  # a thread, of a block of rows that stays in the cache
 
 
 class GatedRMSNorm(torch.autograd.Function):
     """sigmoid(w z) g z / rms(z) on a CPU, block by block, with its derivative by hand.
 
-    Written n = z / rms(z), s = sigmoid(w z), e = dy s n:
-    dg = sum e, dw = sum e (1 - s) g z, dz = e (1 - s) g w + (dy s g - n mean(e g)) / rms(z).
+    Written r = 1 / rms(z), s = sigmoid(w z), a = dy s, b = a z, q = b (1 - s):
+    dg = sum r b, dw = g sum r z q, dz = r (a g + q g w) - z r^3 mean(b g).
     """
 
     @staticmethod
@@ -25,9 +25,10 @@ class GatedRMSNorm(torch.autograd.Function):
         for x, y in zip(row_blocks(z), row_blocks(output), strict=True):
             norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
             scale = norm.square_().div_(x.shape[-1]).add_(EPSILON).rsqrt_()
-            torch.mul(x, scale, out=y).mul_(gain)
-            if gate is not None:
-                y.mul_((x * gate).sigmoid_())
+            if gate is None:
+                torch.mul(x, gain, out=y).mul_(scale)
+            else:
+                torch.mul(x, gate, out=y).sigmoid_().mul_(x).mul_(gain).mul_(scale)
             scales.append(scale)
         ctx.save_for_backward(z, gain, gate, *scales)
         return output
@@ -42,28 +43,25 @@ class GatedRMSNorm(torch.autograd.Function):
             row_blocks(z), row_blocks(gradients[0]), row_blocks(result), scales, strict=True
         )
         for x, dy, dz, scale in blocks:
-            normed = x * scale
-            if gate is None or gate_gradient is None:
-                gated = dy
-                e = gated * normed
-            else:
-                opening = (x * gate).sigmoid_()
-                gated = dy * opening
-                e = gated * normed
-                closing = torch.addcmul(e, e, opening, value=-1.0, out=opening)
-            gain_gradient += e.sum(0)
-            mean = torch.mv(e, gain).div_(x.shape[-1])[:, None]
-            torch.mul(gated, gain, out=dz).addcmul_(normed, mean, value=-1.0).mul_(scale)
-            if gate is not None and gate_gradient is not None:
-                dz.addcmul_(closing, gain * gate)
-                gate_gradient += closing.mul_(x).sum(0)
+            rows = scale[:, 0]
+            opening = None if gate is None else (x * gate).sigmoid_()
+            gated = dy if opening is None else torch.mul(dy, opening, out=dz)
+            product = gated * x
+            gain_gradient.addmv_(product.t(), rows)
+            shared = torch.mv(product, gain).mul_(rows).mul_(rows).mul_(rows).div_(-x.shape[-1])
+            torch.mul(gated, gain, out=dz)
+            if gate is not None and gate_gradient is not None and opening is not None:
+                product.addcmul_(product, opening, value=-1.0)
+                dz.addcmul_(product, gain * gate)
+                gate_gradient.addmv_(product.mul_(x).t(), rows)
+            dz.mul_(scale).addcmul_(x, shared[:, None])
         return result, gain_gradient, None if gate_gradient is None else gate_gradient.mul_(gain)
 
 
 def row_blocks(x: Tensor) -> tuple[Tensor, ...]:
     """x [..., D] as blocks of rows [R, D]."""
     rows = x.reshape(-1, x.shape[-1])
-    return torch.split(rows, max(1, BLOCK_ELEMENTS // x.shape[-1]))
+    return torch.split(rows, max(1, BLOCK_ELEMENTS * torch.get_num_threads() // x.shape[-1]))
 
 
 class HeadNorm(nn.Module):
