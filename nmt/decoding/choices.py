@@ -5,6 +5,7 @@ probabilities in float64; -inf marks a candidate that does not exist.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -93,13 +94,18 @@ def top_k(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     # A group is every groups-th number, so that a maximum over groups is one over whole rows.
     maxima = logits[..., :whole].view(*logits.shape[:-1], GROUP_SIZE, groups).amax(dim=-2)
     best = maxima.topk(count, dim=-1, sorted=False).indices
-    members = torch.arange(0, whole, groups, device=logits.device)
-    positions = (best[..., None] + members).flatten(-2)
+    positions = (best[..., None] + counted(0, whole, groups, logits.device)).flatten(-2)
     if whole < vocabulary:
-        rest = torch.arange(whole, vocabulary, device=logits.device)
+        rest = counted(whole, vocabulary, 1, logits.device)
         positions = torch.cat([positions, rest.expand(*best.shape[:-1], -1)], dim=-1)
     values, index = logits.gather(-1, positions).topk(count, dim=-1, sorted=False)
     return values, positions.gather(-1, index)
+
+
+@cache
+def counted(first: int, end: int, step: int, device: torch.device) -> Tensor:
+    """`torch.arange`, made once: every step of a search takes the same."""
+    return torch.arange(first, end, step, device=device)
 
 
 def choose_samples(

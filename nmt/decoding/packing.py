@@ -49,7 +49,7 @@ class Int8Linear(nn.Module):
         largest = weight.abs().amax(dim=1).clamp(min=TINY)
         quantized = (weight * (LARGEST / largest)[:, None]).round().to(torch.int8)
         self.weight = quantized.t().contiguous()  # [in, out]
-        self.scales = largest / LARGEST**2  # of the products of two 8-bit numbers
+        self.scales = largest / LARGEST
         self.bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,15 +57,15 @@ class Int8Linear(nn.Module):
         rows = x.reshape(-1, x.shape[-1])
         # Few and plain operations: with few rows, starting them is what takes the time. A row of
         # zeros becomes NaN, then any 8-bit numbers, then zeros again.
-        largest = rows.abs().amax(dim=1, keepdim=True)
-        quantized = torch.div(rows, largest).mul_(LARGEST).round_().to(torch.int8)
+        steps = rows.abs().amax(dim=1, keepdim=True).div_(LARGEST)
+        quantized = torch.div(rows, steps).round_().to(torch.int8)
         products = torch._int_mm(quantized, self.weight)
         # As floating-point numbers in the same memory: new memory would take longer than the sums.
         result = products.view(torch.float32).copy_(products).mul_(self.scales)
         if self.bias is None:
-            result.mul_(largest)
+            result.mul_(steps)
         else:
-            torch.addcmul(self.bias, result, largest, out=result)
+            torch.addcmul(self.bias, result, steps, out=result)
         return result.view(*x.shape[:-1], -1)
 
 

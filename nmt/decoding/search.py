@@ -240,7 +240,7 @@ def sum_exponentials(rows: Tensor) -> Tensor:
     if rows.is_cuda:
         return rows.exp().sum(dim=-1)
     size = max(2, BLOCK_NUMBERS // rows.shape[1])
-    block = rows.new_zeros(size, rows.shape[1])
+    block = rows.new_empty(size, rows.shape[1])
     sums = rows.new_empty(len(rows))
     for first in range(0, len(rows), size):
         part = rows[first : first + size]

@@ -151,10 +151,12 @@ class SelfAttention(nn.Module):
         self.core = AttentionCore(dim, heads, attention=attention, dropout=dropout)
         self.output = nn.Linear(dim, dim)
 
-    def project(self, x: Tensor) -> tuple[Tensor, KeyValue]:
-        """Queries [B, H, T, Dh], and keys and values, of x [B, T, D]."""
-        query, key, value = split_heads((self.query_key_value(x),), self.core.heads)
-        return query, KeyValue(key, value)
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries [B, H, T, Dh], and keys and values [2, B, H, T, Dh], of x [B, T, D]."""
+        batch, length, dim = x.shape
+        shape = (batch, length, 3, self.core.heads, dim // self.core.heads)
+        parts = self.query_key_value(x).view(shape).permute(2, 0, 3, 1, 4)
+        return parts[0], parts[1:]
 
     def attend(self, query: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> Tensor:
         """[B, Q, D] for queries and a memory that are projected."""

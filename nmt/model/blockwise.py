@@ -20,8 +20,8 @@ from nmt.model.activations import ScoreMap
 from nmt.model.dropout import dropout_factors
 from nmt.model.masking import InPlaceMask
 
-# Elements a block works on, a thread: scores, and rows of queries, keys, values, outputs. Measured:
-# more falls out of the cache, less spends its time in calls. A map of many calls has a factor to it.
+# Elements a block works on, a thread: scores and rows of queries, keys, values, outputs. Measured:
+# more falls out of the cache, less spends its time in calls. A map of many calls has a factor.
 BLOCK_ELEMENTS = 800_000
 # Queries of a block come in multiples of this, so that matrix products repeat their bits.
 QUERY_STEP = 16

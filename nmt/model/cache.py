@@ -48,7 +48,10 @@ class DecoderCache:
         capacity = round_up(beam * min(FIRST_POSITIONS, max_length))
         self.past = key.new_empty(len(cross), 2, batch, heads, capacity, head_dim)
         self.descent = torch.zeros(batch, 1, capacity, dtype=torch.bool, device=key.device)
-        self.visible: InPlaceMask | None = None  # of the slots, at the current position
+        # Of the current position: its slots of each layer, all so far, and who may see which.
+        self.slots: tuple[Tensor, ...] = ()  # [2, B, H, W, Dh] each
+        self.memory: list[KeyValue] = []
+        self.visible: InPlaceMask | None = None
 
     @property
     def batch(self) -> int:
@@ -67,21 +70,21 @@ class DecoderCache:
         self.descent = self.descent.expand(-1, width, -1).contiguous()
         first = self.num_slots
         self.num_slots += width
+        self.slots = self.past[:, :, :, :, first : self.num_slots].unbind(0)
+        so_far = self.past[:, :, :, :, :new].unbind(0)
+        self.memory = [KeyValue(*layer.unbind(0)) for layer in so_far]
         self.descent[:, :, first : self.num_slots].diagonal(dim1=1, dim2=2).fill_(True)
         self.visible = InPlaceMask(
             self.descent[:, None, :, :new], self.past.dtype, has_empty_rows=False
         )
 
-    def append(self, layer: int, new: KeyValue) -> KeyValue:
-        """The past of one layer, [B, H, P, Dh], with `new` [B, H, W, Dh] in the slots taken last.
+    def append(self, layer: int, new: Tensor) -> KeyValue:
+        """The past of a layer, [B, H, P, Dh] each, with key and value `new` [2, B, H, W, Dh].
 
         Numbers that are not finite become finite: a hypothesis hides them, but 0 x NaN is NaN.
         """
-        first = self.num_slots - new.key.shape[2]
-        past = self.past[layer, :, :, :, : round_up(self.num_slots)]
-        torch.nan_to_num(new.key, out=past[0, :, :, first : self.num_slots])
-        torch.nan_to_num(new.value, out=past[1, :, :, first : self.num_slots])
-        return KeyValue(past[0], past[1])
+        torch.nan_to_num(new, out=self.slots[layer])
+        return self.memory[layer]
 
     def grow(self, capacity: int) -> None:
         """Make room for at least so many slots, by doubling."""

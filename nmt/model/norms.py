@@ -21,15 +21,10 @@ class GatedRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, gain: Tensor, gate: Tensor | None) -> Tensor:
         output = torch.empty_like(z, memory_format=torch.contiguous_format)
-        scales = []
-        for x, y in zip(row_blocks(z), row_blocks(output), strict=True):
-            norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            scale = norm.square_().div_(x.shape[-1]).add_(EPSILON).rsqrt_()
-            if gate is None:
-                torch.mul(x, gain, out=y).mul_(scale)
-            else:
-                torch.mul(x, gate, out=y).sigmoid_().mul_(x).mul_(gain).mul_(scale)
-            scales.append(scale)
+        scales = [
+            norm_rows(x, gain, gate, out=y)
+            for x, y in zip(row_blocks(z), row_blocks(output), strict=True)
+        ]
         ctx.save_for_backward(z, gain, gate, *scales)
         return output
 
@@ -56,6 +51,17 @@ class GatedRMSNorm(torch.autograd.Function):
                 gate_gradient.addmv_(product.mul_(x).t(), rows)
             dz.mul_(scale).addcmul_(x, shared[:, None])
         return result, gain_gradient, None if gate_gradient is None else gate_gradient.mul_(gain)
+
+
+def norm_rows(x: Tensor, gain: Tensor, gate: Tensor | None, *, out: Tensor) -> Tensor:
+    """Write the normed, gated rows of x [..., D] to `out`; returns 1 / rms of each, [..., 1]."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    scale: Tensor = norm.square_().div_(x.shape[-1]).add_(EPSILON).rsqrt_()
+    if gate is None:
+        torch.mul(x, gain, out=out).mul_(scale)
+    else:
+        torch.mul(x, gate, out=out).sigmoid_().mul_(x).mul_(gain).mul_(scale)
+    return scale
 
 
 def row_blocks(x: Tensor) -> tuple[Tensor, ...]:
@@ -99,8 +105,14 @@ class HeadNorm(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """[..., D] in the type of z, computed in at least float32."""
-        if self.goes_blockwise(z):
-            y: Tensor = GatedRMSNorm.apply(z, self.gain, self.gate)  # type: ignore[no-untyped-call]
+        gain = self.gain
+        if gain is not None and self.goes_blockwise(z):
+            y: Tensor
+            if torch.is_grad_enabled() or z.numel() > BLOCK_ELEMENTS:
+                y = GatedRMSNorm.apply(z, gain, self.gate)  # type: ignore[no-untyped-call]
+            else:  # a step of decoding: the same at once
+                y = torch.empty_like(z, memory_format=torch.contiguous_format)
+                norm_rows(z, gain, self.gate, out=y)
             return y
         x = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
         if z.dtype == torch.float16:
