@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 EPSILON = 1e-8  # under the root, as the authors' code has it
-BLOCK_ELEMENTS = 131_072  # a thread, of a block of rows that stays in the cache
 
 
 class GatedRMSNorm(torch.autograd.Function):
-    """sigmoid(w z) g z / rms(z) on a CPU, block by block, with its derivative by hand.
+    """sigmoid(w z) g z / rms(z) on a CPU, in few passes over z, with its derivative by hand.
 
     Written r = 1 / rms(z), s = sigmoid(w z), a = dy s, b = a z, q = b (1 - s):
     dg = sum r b, dw = g sum r z q, dz = r (a g + q g w) - z r^3 mean(b g).
@@ -20,54 +19,37 @@ class GatedRMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, gain: Tensor, gate: Tensor | None) -> Tensor:
-        output = torch.empty_like(z, memory_format=torch.contiguous_format)
-        scales = [
-            norm_rows(x, gain, gate, out=y)
-            for x, y in zip(row_blocks(z), row_blocks(output), strict=True)
-        ]
-        ctx.save_for_backward(z, gain, gate, *scales)
+        output, scale = norm_rows(z, gain, gate)
+        ctx.save_for_backward(z, gain, gate, scale)
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        z, gain, gate, *scales = ctx.saved_tensors
-        result = torch.empty_like(z, memory_format=torch.contiguous_format)
-        gain_gradient = torch.zeros_like(gain)
-        gate_gradient = None if gate is None else torch.zeros_like(gate)
-        blocks = zip(
-            row_blocks(z), row_blocks(gradients[0]), row_blocks(result), scales, strict=True
-        )
-        for x, dy, dz, scale in blocks:
-            rows = scale[:, 0]
-            opening = None if gate is None else (x * gate).sigmoid_()
-            gated = dy if opening is None else torch.mul(dy, opening, out=dz)
-            product = gated * x
-            gain_gradient.addmv_(product.t(), rows)
-            shared = torch.mv(product, gain).mul_(rows).mul_(rows).mul_(rows).div_(-x.shape[-1])
-            torch.mul(gated, gain, out=dz)
-            if gate is not None and gate_gradient is not None and opening is not None:
-                product.addcmul_(product, opening, value=-1.0)
-                dz.addcmul_(product, gain * gate)
-                gate_gradient.addmv_(product.mul_(x).t(), rows)
-            dz.mul_(scale).addcmul_(x, shared[:, None])
-        return result, gain_gradient, None if gate_gradient is None else gate_gradient.mul_(gain)
+        z, gain, gate, scale = ctx.saved_tensors
+        dim = z.shape[-1]
+        x, dy, scale = z.reshape(-1, dim), gradients[0].reshape(-1, dim), scale.view(-1, 1)
+        r = scale[:, 0]
+        opening = None if gate is None else (x * gate).sigmoid_()
+        dx = dy.clone() if opening is None else dy * opening
+        product = dx * x
+        gain_gradient = torch.mv(product.t(), r)
+        shared = torch.mv(product, gain).mul_(r).mul_(r).mul_(r).div_(-dim)
+        dx.mul_(gain)
+        gate_gradient = None
+        if gate is not None and opening is not None:
+            product.addcmul_(product, opening, value=-1.0)
+            dx.addcmul_(product, gain * gate)
+            gate_gradient = torch.mv(product.mul_(x).t(), r).mul_(gain)
+        dx.mul_(scale).addcmul_(x, shared[:, None])
+        return dx.view_as(z), gain_gradient, gate_gradient
 
 
-def norm_rows(x: Tensor, gain: Tensor, gate: Tensor | None, *, out: Tensor) -> Tensor:
-    """Write the normed, gated rows of x [..., D] to `out`; returns 1 / rms of each, [..., 1]."""
+def norm_rows(x: Tensor, gain: Tensor, gate: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The normed, gated rows of x [..., D], and 1 / rms of each, [..., 1]."""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     scale: Tensor = norm.square_().div_(x.shape[-1]).add_(EPSILON).rsqrt_()
-    if gate is None:
-        torch.mul(x, gain, out=out).mul_(scale)
-    else:
-        torch.mul(x, gate, out=out).sigmoid_().mul_(x).mul_(gain).mul_(scale)
-    return scale
-
-
-def row_blocks(x: Tensor) -> tuple[Tensor, ...]:
-    """x [..., D] as blocks of rows [R, D]."""
-    rows = x.reshape(-1, x.shape[-1])
-    return torch.split(rows, max(1, BLOCK_ELEMENTS * torch.get_num_threads() // x.shape[-1]))
+    y = x * gain if gate is None else (x * gate).sigmoid_().mul_(x).mul_(gain)
+    return y.mul_(scale), scale
 
 
 class HeadNorm(nn.Module):
@@ -106,13 +88,10 @@ class HeadNorm(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """[..., D] in the type of z, computed in at least float32."""
         gain = self.gain
-        if gain is not None and self.goes_blockwise(z):
-            y: Tensor
-            if torch.is_grad_enabled() or z.numel() > BLOCK_ELEMENTS:
-                y = GatedRMSNorm.apply(z, gain, self.gate)  # type: ignore[no-untyped-call]
-            else:  # a step of decoding: the same at once
-                y = torch.empty_like(z, memory_format=torch.contiguous_format)
-                norm_rows(z, gain, self.gate, out=y)
+        if gain is not None and self.goes_by_hand(z):
+            if not torch.is_grad_enabled():
+                return norm_rows(z, gain, self.gate)[0]
+            y: Tensor = GatedRMSNorm.apply(z, gain, self.gate)  # type: ignore[no-untyped-call]
             return y
         x = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
         if z.dtype == torch.float16:
@@ -124,7 +103,7 @@ class HeadNorm(nn.Module):
             y = torch.sigmoid(self.gate * x) * y
         return y.to(z.dtype)
 
-    def goes_blockwise(self, z: Tensor) -> bool:
+    def goes_by_hand(self, z: Tensor) -> bool:
         """Whether the form by hand can and should be taken."""
         return (
             self.norm == "rms"

@@ -27,9 +27,8 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """The blockwise form in many small blocks, or the plain form."""
     if request.param == "plain":
         monkeypatch.setattr(AttentionCore, "goes_blockwise", lambda _self, _x: False)
-        monkeypatch.setattr(norms.HeadNorm, "goes_blockwise", lambda _self, _z: False)
-    monkeypatch.setattr(blockwise, "BLOCK_ELEMENTS", 600)
-    monkeypatch.setattr(norms, "BLOCK_ELEMENTS", 64)
+        monkeypatch.setattr(norms.HeadNorm, "goes_by_hand", lambda _self, _z: False)
+    monkeypatch.setattr(blockwise, "BLOCK_ELEMENTS", 300)
 
 
 both_forms = pytest.mark.parametrize("form", ["blockwise", "plain"], indirect=True)
@@ -76,7 +75,7 @@ def test_the_blockwise_form_equals_the_plain_one(
     query, key_value = make_projections(5, 7, 9)
     visible = padding_mask(5, 9, 9, 8, 5, 1, 9).repeat(1, HEADS, 7, 1)
     visible[2, 1, 3, 2:] = False  # masks may differ by head and query
-    monkeypatch.setattr(blockwise, "BLOCK_ELEMENTS", 600)
+    monkeypatch.setattr(blockwise, "BLOCK_ELEMENTS", 300)
 
     def run() -> list[Tensor]:
         inputs = [query.clone().requires_grad_(), key_value.clone().requires_grad_()]
@@ -87,7 +86,7 @@ def test_the_blockwise_form_equals_the_plain_one(
 
     quick = run()
     monkeypatch.setattr(AttentionCore, "goes_blockwise", lambda _self, _x: False)
-    monkeypatch.setattr(norms.HeadNorm, "goes_blockwise", lambda _self, _z: False)
+    monkeypatch.setattr(norms.HeadNorm, "goes_by_hand", lambda _self, _z: False)
     for one, other in zip(quick, run(), strict=True):
         torch.testing.assert_close(one, other, atol=3e-5, rtol=3e-4)
 

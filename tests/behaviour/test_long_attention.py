@@ -28,7 +28,7 @@ every_blockwise_case = pytest.mark.parametrize("case", BLOCKWISE.values(), ids=B
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sentence counts as long, and has several blocks."""
     monkeypatch.setattr(blockwise, "MOST_KEYS_KEPT", 0)
-    monkeypatch.setattr(blockwise, "BLOCK_ELEMENTS", 700)
+    monkeypatch.setattr(blockwise, "BLOCK_ELEMENTS", 350)
 
 
 def every_mask() -> dict[str, Tensor | None]:
@@ -67,7 +67,7 @@ def test_the_long_form_equals_the_plain_one(
     core = make_core(case, dtype=torch.float64)
     found = run(core, every_mask()[mask])
     monkeypatch.setattr(AttentionCore, "goes_blockwise", lambda _self, _x: False)
-    monkeypatch.setattr(norms.HeadNorm, "goes_blockwise", lambda _self, _z: False)
+    monkeypatch.setattr(norms.HeadNorm, "goes_by_hand", lambda _self, _z: False)
     assert_equal(found, run(core, every_mask()[mask]))
 
 
