@@ -94,7 +94,7 @@ def test_a_long_warm_up_is_waited_for() -> None:
     """Ten times over; and a run that has learned in the meantime goes on."""
     bounds = LossBounds(perfect=1.3, frequency=7.0)
     judge(watch(bounds, warmup=4000), [7.2] * (39_950 // WINDOW))
-    judge(watch(bounds, warmup=4000), [7.2] * (39_000 // WINDOW) + [6.0] * 100)
+    judge(watch(bounds, warmup=4000), [7.2] * (39_000 // WINDOW) + [5.0] * 100)
 
 
 def test_a_run_that_ends_without_having_learned_is_told() -> None:
@@ -110,7 +110,7 @@ def test_a_run_that_ends_without_having_learned_is_told() -> None:
         else:
             watched.conclude()
     learned = watch(bounds)
-    judge(learned, [7.6, 6.8, 6.5, *[6.0] * 60])
+    judge(learned, [7.6, 6.8, 6.5, *[5.5] * 60])
     learned.conclude()
     watch(bounds).conclude()  # no update at all
 
