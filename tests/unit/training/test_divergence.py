@@ -110,7 +110,7 @@ def test_a_run_that_ends_without_having_learned_is_told() -> None:
         else:
             watched.conclude()
     learned = watch(bounds)
-    judge(learned, [7.6, 6.8, 6.5, *[5.5] * 60])
+    judge(learned, [7.6, 6.8, 6.5, *[5.0] * 60])
     learned.conclude()
     watch(bounds).conclude()  # no update at all
 
