@@ -18,6 +18,7 @@ length n counts the end token.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, Protocol
 
 import numpy as np
@@ -36,8 +37,8 @@ LIKELY_TOKENS = 2
 
 # Numbers whose exponentials are held at a time while normalizing: they stay in the cache.
 BLOCK_NUMBERS = 65_536
-# Sums of exponentials below this have lost digits.
-SMALLEST_SUM = 1e-30
+# Sums of exponentials whose logarithm is beyond this, up or down, may have lost digits.
+LARGEST_LOG = 69.0
 
 # Sentences that are over leave the batch when at least this share of it is over.
 LEAVE_SHARE = 0.25
@@ -220,9 +221,8 @@ def normalize(logits: Tensor) -> Tensor:
     It is +inf where nothing finite is left, so that every log probability of that row is -inf.
     """
     rows = logits.flatten(0, 1)
-    sums = sum_exponentials(rows)
-    normalizer = sums.log()
-    good = (sums > SMALLEST_SUM) & (sums < torch.inf)
+    normalizer = sum_exponentials(rows).log()
+    good = normalizer.abs() < LARGEST_LOG
     if not bool(good.all()):
         # Row by row, so that no row has other bits because of those around it.
         for row in (~good).nonzero()[:, 0].tolist():
@@ -241,12 +241,11 @@ def sum_exponentials(rows: Tensor) -> Tensor:
         return rows.exp().sum(dim=-1)
     size = max(2, BLOCK_NUMBERS // rows.shape[1])
     block = rows.new_empty(size, rows.shape[1])
-    sums = rows.new_empty(len(rows))
-    for first in range(0, len(rows), size):
-        part = rows[first : first + size]
+    sums = []
+    for part in torch.split(rows, size):
         torch.exp(part, out=block[: len(part)])
-        sums[first : first + size] = block.sum(dim=-1)[: len(part)]
-    return sums
+        sums.append(block.sum(dim=-1)[: len(part)])
+    return sums[0] if len(sums) == 1 else torch.cat(sums)
 
 
 def constrain(
@@ -258,10 +257,16 @@ def constrain(
     forced = force(logits, normalizer, state, options, length) if may_force else None
     never = [*options.never, *([options.end_token] if length < options.min_length else [])]
     if never:
-        logits.index_fill_(2, torch.tensor(never, device=logits.device), -torch.inf)
+        logits.index_fill_(2, index(tuple(never), logits.device), -torch.inf)
     if forced is not None:
         rows, only = forced
         logits[rows] = only
+
+
+@cache
+def index(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    """A tensor of some numbers, made once: every step of a search takes the same."""
+    return torch.tensor(numbers, device=device)
 
 
 def force(
