@@ -41,7 +41,7 @@ BLOCK_NUMBERS = 65_536
 LARGEST_LOG = 69.0
 
 # Sentences that are over leave the batch when at least this share of it is over.
-LEAVE_SHARE = 0.25
+LEAVE_SHARE = 0.05
 
 
 EarlyStop = Literal["exact", "likely"]
