@@ -1,6 +1,7 @@
 """Results of benchmarks as Markdown, JSON and figures."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -205,6 +206,11 @@ def decoding_figure(result: DecodingResult) -> bytes:
         return png(figure)
 
 
+def short(number: int) -> str:
+    """For the ticks of an axis: 32k for 32,000."""
+    return f"{number // 1000}k" if number >= 2000 else str(number)
+
+
 def growth_figure(result: GrowthResult) -> bytes:
     """A panel for each axis, cost a unit against size, both logarithmic; a PNG."""
     columns = min(4, len(result.axes))
@@ -220,7 +226,12 @@ def growth_figure(result: GrowthResult) -> bytes:
             (entries["measured"],) = axes.plot(sizes, costs, **look(0))
             (entries["asked for"],) = axes.plot(sizes, demands, **{**look(1), "linestyle": "--"})
             axes.set_xscale("log", base=2)
+            axes.set_xticks(sizes, [short(size) for size in sizes])
+            lowest, highest = (f(*costs, *demands) for f in (min, max))
+            powers = range(math.floor(math.log2(lowest)), math.ceil(math.log2(highest)) + 1)
             axes.set_yscale("log", base=2)
+            axes.set_yticks([2.0**power for power in powers], [f"{2.0**n:g}x" for n in powers])
+            axes.minorticks_off()
             axes.set_title(axis.title)
             axes.set_xlabel(axis.size)
             axes.set_ylabel(f"cost of a {axis.unit}")
