@@ -2,7 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +16,9 @@ from torch import Tensor
 
 from nmt.config.config import TrainConfig
 from nmt.errors import ConfigError
+
+SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_TO_LEAVE = 5.0  # that a process has to end by itself after one beside it has died
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,40 @@ def processes(config: TrainConfig) -> Iterator[Processes]:
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timeout)
     control = dist.new_group(backend="gloo", timeout=timeout)
+    team = Processes(rank, size, device, control)
+    over = threading.Event()
+    watched = (neighbours(team), over)
+    threading.Thread(target=leave_with_the_others, args=watched, daemon=True).start()
     try:
-        yield Processes(rank, size, device, control)
+        yield team
+        over.set()
     finally:
         dist.destroy_process_group()
+
+
+def neighbours(team: Processes) -> list[int]:
+    """The process numbers of the others on this machine, as far as they can be seen."""
+    own = [socket.gethostname(), os.getpid()]
+    everyone = team.gather(own)
+    return [pid for host, pid in everyone if host == own[0] and pid != own[1] and is_alive(pid)]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def leave_with_the_others(pids: Sequence[int], over: threading.Event) -> None:
+    """End this process if one of the others has died and this one waits for it for ever.
+
+    Gloo notices a lost connection nearly always, but was seen to wait on.
+    """
+    while not over.wait(SECONDS_BETWEEN_LOOKS):
+        if not all(map(is_alive, pids)) and not over.wait(SECONDS_TO_LEAVE):
+            os._exit(1)

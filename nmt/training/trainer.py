@@ -105,8 +105,10 @@ class Trainer:
                     logger.info(
                         "stopped by a signal at update %d; run again to go on", state.update
                     )
+                    self.processes.maximum(0)  # nobody leaves while another still writes
                     return EXIT_CODES[signal.Signals(number)]
         self.watch.conclude()
+        self.processes.maximum(0)  # nobody leaves while another still writes
         logger.info("finished at update %d; best %s", state.update, self.describe_best())
         return 0
 
