@@ -1,5 +1,5 @@
 # Sourced by the other scripts: makes the project's virtual environment, or brings it up to date.
-# The environment is .venv in the project; it is made anew when pyproject.toml or constraints.txt change.
+# The environment is .venv in the project; it is made anew when what it is made from changes.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,7 +10,7 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
 fi
 
 stamp=.venv/installed
-wanted="$(cat pyproject.toml constraints.txt | sha256sum)"
+wanted="$(cat pyproject.toml setup.py constraints.txt nmt/native/*.[ch] | sha256sum)"
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     echo "Setting up .venv (a few minutes on a new machine)" >&2
     [ -x .venv/bin/python ] || "$python" -m venv .venv

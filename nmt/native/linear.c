@@ -1,0 +1,212 @@
+// Linear layers: every output is one sum in the order of the inputs, so that nothing but the row
+// itself decides its bits.
+
+#include "linear.h"
+
+#include <immintrin.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PANEL (2 * LANES)  // outputs computed together
+#define MOST_ROWS (LANES == 16 ? 12 : 6)  // rows computed together: as many as registers hold
+#define ROWS_AT_ONCE (4 * MOST_ROWS)  // of a panel that one thread works on
+#define FEW_PRODUCTS 16384  // for which other threads are not worth waking
+
+#if defined(__AVX512VNNI__)
+#define GROUP 4  // inputs that are multiplied and added by one instruction
+typedef uint8_t Input8;  // with 128 added: the instruction takes unsigned numbers on one side
+#define ZERO8 128
+#else
+#define GROUP 2
+typedef int16_t Input8;
+#define ZERO8 0
+#endif
+
+int64_t panel_size(void) { return PANEL; }
+int64_t group_size(void) { return GROUP; }
+int64_t input_zero(void) { return ZERO8; }
+
+INLINE Vector finish(Vector y, const float *bias, size_t count, int relu) {
+    if (bias) y += load_part(bias, count, 0.0f);
+    return relu ? at_least(y, 0.0f) : y;
+}
+
+INLINE void put(float *out, Vector y, const float *bias, int64_t column, int64_t outputs, int relu) {
+    if (column >= outputs) return;
+    size_t count = (size_t)(outputs - column);
+    store_part(out + column, count, finish(y, bias ? bias + column : NULL, count, relu));
+}
+
+// One panel of a few rows; `rows` is a constant wherever this is inlined.
+INLINE void multiply(const Linear *layer, const float *x, int64_t panel, float *out, int relu,
+                     const int rows) {
+    const int64_t inputs = layer->inputs, outputs = layer->outputs;
+    const float *weight = layer->weight + panel * inputs * PANEL;
+    Vector left[MOST_ROWS], right[MOST_ROWS];
+    for (int row = 0; row < rows; row++) left[row] = right[row] = all(0.0f);
+    for (int64_t input = 0; input < inputs; input++, weight += PANEL) {
+        Vector w0 = load(weight), w1 = load(weight + LANES);
+#pragma GCC unroll 12
+        for (int row = 0; row < rows; row++) {
+            float number = x[row * inputs + input];
+            left[row] += number * w0;
+            right[row] += number * w1;
+        }
+    }
+    for (int row = 0; row < rows; row++) {
+        put(out + row * outputs, left[row], layer->bias, panel * PANEL, outputs, relu);
+        put(out + row * outputs, right[row], layer->bias, panel * PANEL + LANES, outputs, relu);
+    }
+}
+
+// `sums` plus the products of GROUP inputs, as one number, with GROUP weights of each output.
+INLINE Ints add_products(Ints sums, int32_t inputs, const int8_t *weights) {
+#if defined(__AVX512VNNI__)
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(inputs),
+                                     _mm512_loadu_si512(weights));
+#else
+    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)weights));
+    return sums + (Ints)_mm256_madd_epi16(_mm256_set1_epi32(inputs), wide);
+#endif
+}
+
+typedef struct {
+    const Input8 *numbers;  // [rows, groups, GROUP]
+    const float *steps;     // [rows]: what a number is a multiple of
+} Quantized;
+
+INLINE void multiply8(const Linear *layer, Quantized x, int64_t panel, float *out, int relu,
+                      const int rows) {
+    const int64_t groups = (layer->inputs + GROUP - 1) / GROUP, outputs = layer->outputs;
+    const int8_t *weight = layer->weight8 + panel * groups * PANEL * GROUP;
+    const int32_t *offsets = layer->offsets + panel * PANEL;
+    Ints left[MOST_ROWS], right[MOST_ROWS];
+    for (int row = 0; row < rows; row++) {
+        left[row] = *(const Ints *)offsets;
+        right[row] = *(const Ints *)(offsets + LANES);
+    }
+    for (int64_t group = 0; group < groups; group++, weight += PANEL * GROUP) {
+#pragma GCC unroll 12
+        for (int row = 0; row < rows; row++) {
+            int32_t inputs;
+            memcpy(&inputs, x.numbers + (row * groups + group) * GROUP, sizeof inputs);
+            left[row] = add_products(left[row], inputs, weight);
+            right[row] = add_products(right[row], inputs, weight + LANES * GROUP);
+        }
+    }
+    for (int row = 0; row < rows; row++) {
+        for (int side = 0; side < 2; side++) {
+            int64_t column = panel * PANEL + side * LANES;
+            if (column >= outputs) continue;
+            Vector scale = load_part(layer->scales + column, (size_t)(outputs - column), 0.0f);
+            Vector y = to_floats(side ? right[row] : left[row]) * scale * x.steps[row];
+            put(out + row * outputs, y, layer->bias, column, outputs, relu);
+        }
+    }
+}
+
+// A number of rows that is known when compiled keeps the sums in registers.
+#define WITH_ROWS(count, call)     \
+    switch (count) {               \
+        case 1: call(1); break;    \
+        case 2: call(2); break;    \
+        case 3: call(3); break;    \
+        case 4: call(4); break;    \
+        case 5: call(5); break;    \
+        case 6: call(6); break;    \
+        MORE_ROWS(call)            \
+    }
+#if LANES == 16
+#define MORE_ROWS(call)            \
+        case 7: call(7); break;    \
+        case 8: call(8); break;    \
+        case 9: call(9); break;    \
+        case 10: call(10); break;  \
+        case 11: call(11); break;  \
+        case 12: call(12); break;
+#else
+#define MORE_ROWS(call)
+#endif
+
+static void multiply_rows(const Linear *layer, const float *x, int64_t rows, int64_t panel,
+                          float *out, int relu) {
+    for (int64_t row = 0; row < rows; row += MOST_ROWS) {
+        const float *from = x + row * layer->inputs;
+        float *to = out + row * layer->outputs;
+        int64_t count = rows - row < MOST_ROWS ? rows - row : MOST_ROWS;
+#define CALL(n) multiply(layer, from, panel, to, relu, n)
+        WITH_ROWS(count, CALL)
+#undef CALL
+    }
+}
+
+static void multiply_rows8(const Linear *layer, Quantized x, int64_t rows, int64_t panel,
+                           float *out, int relu) {
+    const int64_t groups = (layer->inputs + GROUP - 1) / GROUP;
+    for (int64_t row = 0; row < rows; row += MOST_ROWS) {
+        Quantized from = {x.numbers + row * groups * GROUP, x.steps + row};
+        float *to = out + row * layer->outputs;
+        int64_t count = rows - row < MOST_ROWS ? rows - row : MOST_ROWS;
+#define CALL(n) multiply8(layer, from, panel, to, relu, n)
+        WITH_ROWS(count, CALL)
+#undef CALL
+    }
+}
+
+// A row as multiples of its largest number / 127; returns that step, NaN if not all are finite.
+static float quantize(const float *x, int64_t count, Input8 *numbers) {
+    Vector most = all(0.0f), finite = all(0.0f);
+    for (int64_t place = 0; place < count; place += LANES) {
+        Vector y = load_part(x + place, (size_t)(count - place), 0.0f);
+        y = choose(y < 0.0f, -y, y);
+        most = choose(y > most, y, most);
+        finite += y * 0.0f;
+    }
+    float step = largest(most) / 127.0f + sum(finite);
+    float factor = step > 0.0f ? 1.0f / step : 0.0f;
+    for (int64_t place = 0; place < count; place += LANES) {
+        size_t part = count - place < LANES ? (size_t)(count - place) : LANES;
+        Ints whole = to_ints(nearest(load_part(x + place, part, 0.0f) * factor)) + ZERO8;
+        for (size_t lane = 0; lane < part; lane++) numbers[place + lane] = (Input8)whole[lane];
+    }
+    for (int64_t place = count; place % GROUP != 0; place++) numbers[place] = ZERO8;
+    return step;
+}
+
+void linear(const Linear *layer, const float *x, int64_t rows, float *out, int relu, int threads) {
+    const int64_t panels = (layer->outputs + PANEL - 1) / PANEL;
+    const int64_t parts = (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+    const int64_t groups = (layer->inputs + GROUP - 1) / GROUP;
+    const int many = rows * layer->inputs * layer->outputs > FEW_PRODUCTS;
+    Input8 *numbers = NULL;
+    float *steps = NULL;
+    if (layer->weight8) {
+        numbers = malloc(sizeof *numbers * (size_t)(rows * groups * GROUP));
+        steps = malloc(sizeof *steps * (size_t)rows);
+    }
+#pragma omp parallel num_threads(threads) if (many)
+    {
+        if (layer->weight8) {
+#pragma omp for
+            for (int64_t row = 0; row < rows; row++)
+                steps[row] = quantize(x + row * layer->inputs, layer->inputs,
+                                      numbers + row * groups * GROUP);
+        }
+#pragma omp for collapse(2)
+        for (int64_t panel = 0; panel < panels; panel++) {
+            for (int64_t part = 0; part < parts; part++) {
+                int64_t first = part * ROWS_AT_ONCE;
+                int64_t count = rows - first < ROWS_AT_ONCE ? rows - first : ROWS_AT_ONCE;
+                float *to = out + first * layer->outputs;
+                if (layer->weight8) {
+                    Quantized from = {numbers + first * groups * GROUP, steps + first};
+                    multiply_rows8(layer, from, count, panel, to, relu);
+                } else {
+                    multiply_rows(layer, x + first * layer->inputs, count, panel, to, relu);
+                }
+            }
+        }
+    }
+    free(numbers);
+    free(steps);
+}

@@ -1,0 +1,19 @@
+// Linear layers whose weights have been laid out once, in float32 or in 8 bits.
+
+#pragma once
+
+#include "vectors.h"
+
+// Exactly one of `weight` and `weight8` is there. Both are panels of PANEL outputs.
+typedef struct {
+    int64_t inputs, outputs;
+    const float *weight;     // [panels][inputs][PANEL]
+    const int8_t *weight8;   // [panels][inputs / GROUP][PANEL][GROUP]
+    const float *scales;     // [outputs] of the 8-bit weights
+    const int32_t *offsets;  // [panels][PANEL]: what the sums of 8-bit products start from
+    const float *bias;       // [outputs], or NULL
+} Linear;
+
+// out [rows, outputs] = x [rows, inputs] weight^T + bias, and ReLU of it if asked for. A row has the
+// same bits whatever the number of rows and threads.
+void linear(const Linear *layer, const float *x, int64_t rows, float *out, int relu, int threads);

@@ -1,0 +1,110 @@
+// Vectors of float32 as wide as the machine has them, and the few functions the kernels need.
+
+#pragma once
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__AVX512F__)
+#define LANES 16
+#else
+#define LANES 8
+#endif
+
+// Loads and stores need no alignment beyond that of a float.
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE size_t round_up(size_t count) { return (count + LANES - 1) / LANES * LANES; }
+INLINE Vector load(const float *from) { return *(const Vector *)from; }
+INLINE void store(float *to, Vector x) { *(Vector *)to = x; }
+INLINE Vector all(float x) { return x - (Vector){0}; }
+INLINE Vector choose(Ints where, Vector yes, Vector no) {
+    return (Vector)((where & (Ints)yes) | (~where & (Ints)no));
+}
+// NaN in x is passed on.
+INLINE Vector at_least(Vector x, float least) { return choose(x < least, all(least), x); }
+INLINE Vector at_most(Vector x, float most) { return choose(x > most, all(most), x); }
+
+// Sums are by halves: always the same order, whatever the compiler.
+INLINE float sum(Vector x) {
+    float lanes[LANES];
+    store(lanes, x);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
+    return lanes[0];
+}
+INLINE float largest(Vector x) {
+    float lanes[LANES];
+    store(lanes, x);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++)
+            lanes[lane] = lanes[lane] > lanes[lane + half] ? lanes[lane] : lanes[lane + half];
+    return lanes[0];
+}
+
+// The first `count` (at most LANES) numbers, and `rest` in the other lanes.
+INLINE Vector load_part(const float *from, size_t count, float rest) {
+    if (count >= LANES) return load(from);
+    Vector x = all(rest);
+    for (size_t lane = 0; lane < count; lane++) x[lane] = from[lane];
+    return x;
+}
+INLINE void store_part(float *to, size_t count, Vector x) {
+    if (count >= LANES) {
+        store(to, x);
+        return;
+    }
+    for (size_t lane = 0; lane < count; lane++) to[lane] = x[lane];
+}
+
+INLINE Vector to_floats(Ints x) { return __builtin_convertvector(x, Vector); }
+INLINE Ints to_ints(Vector x) { return __builtin_convertvector(x, Ints); }
+
+// To the nearest integer, halves to even, for |x| < 2^22.
+INLINE Vector nearest(Vector x) {
+    const float shift = 12582912.0f;  // 1.5 * 2^23: beyond it there are no fractions
+    return (x + shift) - shift;
+}
+
+// e^x to about one unit in the last place: 2^n e^r, |r| <= log(2) / 2, a polynomial for e^r.
+// Below -87.3 it is 0, above 88.7 infinite; NaN stays NaN.
+INLINE Vector exponential(Vector x) {
+    Vector n = nearest(at_most(at_least(x, -88.0f), 89.0f) * 1.44269504f);
+    n = choose(n == n, n, all(0.0f));
+    Vector r = x - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+    Vector p = all(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    // In two factors, so that neither 2^-127 nor 2^128 is needed as one.
+    Ints whole = to_ints(n), half = whole >> 1;
+    Vector y = p * (Vector)((half + 127) << 23) * (Vector)((whole - half + 127) << 23);
+    y = choose(x < -87.3f, all(0.0f), y);
+    return choose(x > 88.72f, all(INFINITY), y);
+}
+
+// log2 of x > 0 (normal numbers) to about 2e-7 relative to 1; used for powers.
+INLINE Vector logarithm2(Vector x) {
+    // x = 2^n m with m in [sqrt(1/2), sqrt(2))
+    Ints bits = (Ints)x;
+    Ints n = (bits - 0x3f3504f3) >> 23;
+    Vector m = (Vector)(bits - (n << 23));
+    // log(m) = 2 atanh(s), s = (m - 1) / (m + 1), |s| < 0.172
+    Vector s = (m - 1.0f) / (m + 1.0f), square = s * s;
+    Vector p = all(0.2857142857f * 1.44269504f);  // 2/7 of log2(e), and so on
+    p = p * square + 0.4f * 1.44269504f;
+    p = p * square + 0.6666666667f * 1.44269504f;
+    p = p * square + 2.0f * 1.44269504f;
+    return to_floats(n) + p * s;
+}
+
+// 2^x; 0 below -126.
+INLINE Vector power2(Vector x) { return exponential(x * 0.69314718f); }

@@ -1,0 +1,27 @@
+"""Builds the kernels in nmt/native, once for each set of instructions; all else: pyproject.toml.
+
+Where there is no C compiler for them, the package is installed without.
+"""
+
+from glob import glob
+
+from setuptools import Extension, setup
+
+INSTRUCTIONS = {
+    "x86_64_v4": ["-march=x86-64-v4", "-mavx512vnni"],
+    "x86_64_v3": ["-march=x86-64-v3"],
+}
+
+setup(
+    ext_modules=[
+        Extension(
+            f"nmt.native.{name}",
+            sorted(glob("nmt/native/*.c")),
+            depends=glob("nmt/native/*.h"),
+            extra_compile_args=["-O3", "-std=gnu11", "-fopenmp", "-fno-math-errno", *flags],
+            extra_link_args=["-fopenmp"],
+            optional=True,
+        )
+        for name, flags in INSTRUCTIONS.items()
+    ]
+)
