@@ -18,7 +18,6 @@ from nmt.bench.work import translation_operations
 from nmt.checkpoint.model_directory import NoInitialisation
 from nmt.data.codec import Codec
 from nmt.decoding.ensemble import Member
-from nmt.decoding.packing import can_pack, pack
 from nmt.decoding.translation import Line, Options
 from nmt.decoding.translator import Translator
 from nmt.errors import DataError
@@ -146,10 +145,9 @@ def random_translator(
         target_vocabulary_size=len(codec.target.vocabulary),
     )
     model.to(device).eval()
-    packed = device.type == "cpu" and (int8 or can_pack())
-    logits = pack(model, int8=int8) if packed else model.logits
+    on_cpu = device.type == "cpu"
     return Translator(
-        [Member(model, codec, logits, packed=packed)],
+        [Member.quick(model, codec, int8=int8) if on_cpu else Member(model, codec, model.logits)],
         Options.of(config.decode),
         max_source_length=None,
         device=device,

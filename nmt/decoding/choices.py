@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nmt.native import search as native
+from nmt.native.library import kernels_for
+
 GROUP_SIZE = 16  # numbers of which `top_k` takes the maximum first
 LEAST_GROUPS = 8  # for each number that is wanted: with fewer there is little to gain
 
@@ -55,6 +58,17 @@ def choose_beam(
     Candidates among the best `beam` of a sentence that end are finished; the best `beam` that do
     not end live on. Equal scores go by hypothesis, then by token number.
     """
+    kernels = kernels_for(logits)
+    if kernels is not None:
+        finished, live = native.choose_beam(kernels, logits, normalizer, scores, beam, end)
+        return Candidates(*finished), Candidates(*live)
+    return choose_beam_by_torch(logits, normalizer, scores, beam=beam, end=end)
+
+
+def choose_beam_by_torch(
+    logits: Tensor, normalizer: Tensor, scores: Tensor, *, beam: int, end: int
+) -> tuple[Candidates, Candidates]:
+    """The same on any device."""
     _, width, vocabulary = logits.shape
     # At most one candidate of a hypothesis ends, so beam + 1 of each hold the best that do not. The
     # top k needs no log-softmax: only what is chosen is normalized.

@@ -6,14 +6,16 @@ Shapes: B sentences, K hypotheses of a sentence, S source and T target positions
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, PAD
+from nmt.decoding.engine import Engine, EngineStep
+from nmt.decoding.packing import can_pack, pack
 from nmt.errors import DataError
-from nmt.model.cache import DecoderCache
 from nmt.model.transformer import Transformer
 
 # Source lengths are padded to a multiple of this: attention over keys gives the same bits with more
@@ -42,6 +44,15 @@ class Member:
     codec: Codec
     logits: Callable[[Tensor], Tensor]
     packed: bool = False  # whether a row has the same bits whatever the number of rows
+    engine: Engine | None = None  # searches in place of the model
+
+    @classmethod
+    def quick(cls, model: Transformer, codec: Codec, *, int8: bool = False) -> Self:
+        """The quickest form for a CPU; the model itself may be changed, to translate only."""
+        engine = Engine.of(model, int8=int8)
+        if int8 or (engine is None and can_pack()):
+            return cls(model, codec, pack(model, int8=int8), packed=True, engine=engine)
+        return cls(model, codec, model.logits, packed=engine is not None, engine=engine)
 
 
 def check_same_target(members: Sequence[Member], names: Sequence[str]) -> None:
@@ -73,6 +84,41 @@ def pad(
     return ids.to(device), visible.to(device)
 
 
+class TorchStep:
+    """The step function of one model, by torch."""
+
+    def __init__(
+        self,
+        member: Member,
+        sources: Sequence[Ids],
+        *,
+        beam: int,
+        max_length: int,
+        multiple: int,
+        device: torch.device | str,
+    ) -> None:
+        self.model, self.output = member.model, member.logits
+        config = member.model.config
+        head_dim = config.dim // config.heads
+        least = 1 if multiple == 1 else math.ceil(SMALL_PRODUCT / head_dim)
+        source, visible = pad(sources, multiple=multiple, device=device, least=least)
+        memory = self.model.encode(source, visible)
+        # One position more than the longest output: the start token is read, too.
+        self.cache = self.model.start(memory, visible, beam=beam, max_length=max_length + 1)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Logits [B, K, V] after tokens [B, K]."""
+        return self.output(self.model.step(tokens, self.cache)).float()
+
+    def reorder(self, parents: Tensor) -> None:
+        """Continue the old hypotheses parents [B, K]."""
+        self.cache.reorder(parents)
+
+    def select(self, sentences: Tensor) -> None:
+        """Keep these sentences [B']."""
+        self.cache.select(sentences)
+
+
 class EnsembleStep:
     """The step function of a batch: one model's logits, or the log of the mean probability."""
 
@@ -87,35 +133,34 @@ class EnsembleStep:
         device: torch.device | str,
     ) -> None:
         """`sources` has the B sentences (with EOS) as each member's codec encodes them."""
-        self.members = members
-        self.caches: list[DecoderCache] = []
-        for member, sentences in zip(members, sources, strict=True):
-            config = member.model.config
-            head_dim = config.dim // config.heads
-            least = 1 if multiple == 1 else math.ceil(SMALL_PRODUCT / head_dim)
-            source, visible = pad(sentences, multiple=multiple, device=device, least=least)
-            memory = member.model.encode(source, visible)
-            # One position more than the longest output: the start token is read, too.
-            cache = member.model.start(memory, visible, beam=beam, max_length=max_length + 1)
-            self.caches.append(cache)
+        self.steps: list[TorchStep | EngineStep] = [
+            EngineStep(member.engine, sentences, beam=beam, max_length=max_length)
+            if member.engine is not None
+            else TorchStep(
+                member,
+                sentences,
+                beam=beam,
+                max_length=max_length,
+                multiple=multiple,
+                device=device,
+            )
+            for member, sentences in zip(members, sources, strict=True)
+        ]
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Logits [B, K, V] after tokens [B, K]."""
-        outputs = [
-            member.logits(member.model.step(tokens, cache)).float()
-            for member, cache in zip(self.members, self.caches, strict=True)
-        ]
+        outputs = [step(tokens) for step in self.steps]
         return outputs[0] if len(outputs) == 1 else mean_probability(outputs)
 
     def reorder(self, parents: Tensor) -> None:
         """Continue the old hypotheses parents [B, K]."""
-        for cache in self.caches:
-            cache.reorder(parents)
+        for step in self.steps:
+            step.reorder(parents)
 
     def select(self, sentences: Tensor) -> None:
         """Keep these sentences [B']."""
-        for cache in self.caches:
-            cache.select(sentences)
+        for step in self.steps:
+            step.select(sentences)
 
 
 def mean_probability(outputs: Sequence[Tensor]) -> Tensor:

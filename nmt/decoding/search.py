@@ -26,6 +26,8 @@ import torch
 from torch import Tensor
 
 from nmt.decoding.choices import Candidates, Sampling, choose_beam, choose_samples
+from nmt.native import search as native
+from nmt.native.library import kernels_for
 
 # A token that search is forced to take (of a prefix, or the end at the maximum length) although its
 # probability is 0 costs this much instead of the whole hypothesis.
@@ -239,6 +241,9 @@ def sum_exponentials(rows: Tensor) -> Tensor:
     """
     if rows.is_cuda:
         return rows.exp().sum(dim=-1)
+    kernels = kernels_for(rows)
+    if kernels is not None:
+        return native.sum_exponentials(kernels, rows)
     size = max(2, BLOCK_NUMBERS // rows.shape[1])
     block = rows.new_empty(size, rows.shape[1])
     sums = []

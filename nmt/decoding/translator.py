@@ -27,8 +27,8 @@ from nmt.decoding.alignment import (
 )
 from nmt.decoding.batching import length_batches
 from nmt.decoding.choices import Sampling
+from nmt.decoding.engine import Engine
 from nmt.decoding.ensemble import BATCH_MULTIPLE, EnsembleStep, Member, check_same_target
-from nmt.decoding.packing import can_pack, pack
 from nmt.decoding.scorer import PairScore, score
 from nmt.decoding.search import Hypothesis, SearchOptions, search
 from nmt.decoding.translation import Line, Options, Translation
@@ -95,11 +95,11 @@ class Translator:
         members = []
         for one in loaded:
             transformer = one.model.to(device).eval()
-            if device == "cpu" and (int8 or can_pack()):
-                packed = pack(transformer, int8=int8)
-                members.append(Member(transformer, one.codec, packed, packed=True))
-            else:
-                members.append(Member(transformer, one.codec, transformer.logits))
+            members.append(
+                Member.quick(transformer, one.codec, int8=int8)
+                if device == "cpu"
+                else Member(transformer, one.codec, transformer.logits)
+            )
         check_same_target(members, [str(path) for path in paths])
         return cls(
             members,
@@ -117,9 +117,11 @@ class Translator:
         *,
         max_source_length: int | None = None,
     ) -> Self:
-        """A translator for a model in memory, which is left as it is: for use while training."""
+        """A translator for a model as it is now, and which is left so: for use while training."""
+        on_cpu = model.target_embedding.device.type == "cpu"
+        engine = Engine.of(model, int8=False) if on_cpu else None
         return cls(
-            [Member(model, codec, model.logits)],
+            [Member(model, codec, model.logits, packed=engine is not None, engine=engine)],
             Options.of(decode_config),
             max_source_length=max_source_length,
             device=model.target_embedding.device,

@@ -2,16 +2,19 @@
 
 They are built when the package is installed, once for each set of instructions, where there is a C
 compiler. Without them everything works the same, more slowly. `NMT_NATIVE=0` switches them off.
+They share torch's threads, so torch is imported first.
 """
 
 import ctypes
+import enum
 import logging
 import os
 import sysconfig
 from functools import cache
 from pathlib import Path
 
-import torch  # first: the kernels share its threads  # noqa: F401
+import torch
+from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +23,21 @@ BUILDS = {
     "x86_64_v4": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
     "x86_64_v3": {"avx2", "fma", "bmi2"},
 }
+
+
+class RowMap(enum.IntEnum):
+    """How a row of scores becomes weights, as score_maps.h numbers it."""
+
+    SOFTMAX = 0
+    SPARSEMAX = 1
+    ENTMAX15 = 2
+    ENTMAX = 3
+    RELU = 4
+    GELU = 5
+    LEAKY_RELU = 6
+    SQUARED_RELU = 7
+    IDENTITY = 8
+    TOP_K = 9
 
 
 def processor_flags() -> set[str]:
@@ -31,18 +49,38 @@ def processor_flags() -> set[str]:
     return next((set(line.split()) for line in lines if line.startswith("flags")), set())
 
 
+def pointer(tensor: Tensor) -> ctypes.c_void_p:
+    """Where a contiguous tensor begins."""
+    assert tensor.is_contiguous()
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def kernels_for(tensor: Tensor) -> ctypes.CDLL | None:
+    """The kernels, if they can work on this tensor: numbers in float32 on the CPU."""
+    suits = tensor.dtype == torch.float32 and not tensor.is_cuda and tensor.is_contiguous()
+    return load() if suits else None
+
+
+def builds() -> list[Path]:
+    """The builds that are there and run on this processor, the quickest first."""
+    flags = processor_flags()
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    paths = [
+        Path(__file__).with_name(f"{name}{suffix}")
+        for name, needed in BUILDS.items()
+        if needed <= flags
+    ]
+    return [path for path in paths if path.exists()]
+
+
 @cache
 def load() -> ctypes.CDLL | None:
     """The kernels for this processor, or None."""
     if os.environ.get("NMT_NATIVE") == "0":
         return None
-    flags = processor_flags()
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    for name, needed in BUILDS.items():
-        path = Path(__file__).with_name(f"{name}{suffix}")
-        if needed <= flags and path.exists():
-            try:
-                return ctypes.CDLL(str(path))
-            except OSError as error:
-                logger.warning("%s: cannot be loaded (%s); going on without it", path.name, error)
+    for path in builds():
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError as error:
+            logger.warning("%s: cannot be loaded (%s); going on without it", path.name, error)
     return None

@@ -4,7 +4,6 @@
 #include "linear.h"
 
 #include <immintrin.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define PANEL (2 * LANES)  // outputs computed together
@@ -173,17 +172,14 @@ static float quantize(const float *x, int64_t count, Input8 *numbers) {
     return step;
 }
 
-void linear(const Linear *layer, const float *x, int64_t rows, float *out, int relu, int threads) {
+void linear(const Linear *layer, const float *x, int64_t rows, float *out, int64_t relu,
+            float *scratch, int64_t threads) {
     const int64_t panels = (layer->outputs + PANEL - 1) / PANEL;
     const int64_t parts = (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     const int64_t groups = (layer->inputs + GROUP - 1) / GROUP;
     const int many = rows * layer->inputs * layer->outputs > FEW_PRODUCTS;
-    Input8 *numbers = NULL;
-    float *steps = NULL;
-    if (layer->weight8) {
-        numbers = malloc(sizeof *numbers * (size_t)(rows * groups * GROUP));
-        steps = malloc(sizeof *steps * (size_t)rows);
-    }
+    float *steps = scratch;
+    Input8 *numbers = (Input8 *)(scratch + rows);
 #pragma omp parallel num_threads(threads) if (many)
     {
         if (layer->weight8) {
@@ -200,13 +196,11 @@ void linear(const Linear *layer, const float *x, int64_t rows, float *out, int r
                 float *to = out + first * layer->outputs;
                 if (layer->weight8) {
                     Quantized from = {numbers + first * groups * GROUP, steps + first};
-                    multiply_rows8(layer, from, count, panel, to, relu);
+                    multiply_rows8(layer, from, count, panel, to, (int)relu);
                 } else {
-                    multiply_rows(layer, x + first * layer->inputs, count, panel, to, relu);
+                    multiply_rows(layer, x + first * layer->inputs, count, panel, to, (int)relu);
                 }
             }
         }
     }
-    free(numbers);
-    free(steps);
 }

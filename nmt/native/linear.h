@@ -15,5 +15,7 @@ typedef struct {
 } Linear;
 
 // out [rows, outputs] = x [rows, inputs] weight^T + bias, and ReLU of it if asked for. A row has the
-// same bits whatever the number of rows and threads.
-void linear(const Linear *layer, const float *x, int64_t rows, float *out, int relu, int threads);
+// same bits whatever the number of rows and threads. 8-bit layers need scratch memory for
+// rows * (2 + inputs) numbers.
+void linear(const Linear *layer, const float *x, int64_t rows, float *out, int64_t relu,
+            float *scratch, int64_t threads);

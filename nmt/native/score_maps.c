@@ -118,8 +118,8 @@ static void entmax(enum ScoreMap map, float beta, float *row, size_t count) {
     float shift = lowest + 0.5f / (beta + 0.4f);  // about what scores of unit variance need
     for (int number = 0; number < MOST_STEPS; number++) {
         Measure found = measure(map, row, count, shift, beta);
-        if (number > 0 && !(found.total > limit)) break;
         shift += newton_step(map, found, beta);
+        if (number > 0 && !(found.total > limit)) break;
         if (number == 0 && shift < lowest) shift = lowest;
     }
     float exponent = 1.0f / beta - 1.0f;

@@ -29,7 +29,7 @@ LIMIT = 12
 LINES = random_lines(24, seed=5, longest=20)
 
 
-def translator(kind: str = "softmax", *, seed: int = 1, weights: str = "plain") -> Translator:
+def translator(kind: str = "softmax", *, seed: int = 1, weights: str = "quick") -> Translator:
     """A new translator: softmax models have learned something, the others are random."""
     if kind == "softmax":
         config, codec, model = copy.deepcopy(trained_model())
@@ -38,8 +38,13 @@ def translator(kind: str = "softmax", *, seed: int = 1, weights: str = "plain") 
         codec = make_codec(config)
         model = make_model(config, codec, seed=seed)
     made = Translator.from_model(model, codec, config.decode)
-    if weights != "plain":
-        made.members = [Member(model, codec, pack(model, int8=weights == "int8"), packed=True)]
+    if weights.startswith("quick"):
+        member = Member.quick(model, codec, int8=weights == "quick int8")
+    elif weights == "plain":
+        member = Member(model, codec, model.logits)
+    else:
+        member = Member(model, codec, pack(model, int8=weights == "int8"), packed=True)
+    made.members = [member]
     return made
 
 
@@ -55,9 +60,10 @@ def test_the_small_models_are_worth_testing() -> None:
     assert len({len(one.ids) for one in found}) > 4
 
 
+@pytest.mark.parametrize("weights", ["packed", "quick"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_batch_size_and_neighbours_change_no_bit(kind: str) -> None:
-    one = translator(kind, weights="packed")
+def test_batch_size_and_neighbours_change_no_bit(kind: str, weights: str) -> None:
+    one = translator(kind, weights=weights)
     lines = LINES[:14]
     alone = [one.translate([line], max_length=LIMIT)[0] for line in lines]
     for sentences in (2, 3, 7, 16, 64):
@@ -72,7 +78,7 @@ def test_batch_size_and_neighbours_change_no_bit(kind: str) -> None:
         assert exact(found) == exact([alone[position] for position in order])
 
 
-@pytest.mark.parametrize("weights", ["plain", "packed", "int8"])
+@pytest.mark.parametrize("weights", ["plain", "packed", "int8", "quick", "quick int8"])
 @pytest.mark.parametrize("beam", [1, 3, 4, 5])
 def test_batch_size_changes_no_bit_for_any_beam(weights: str, beam: int) -> None:
     one = translator(weights=weights)
@@ -148,9 +154,12 @@ class Uncached:
         )
 
 
+# The engine adds in another order than torch, and what random weights of the sparse kinds make of
+# the last bits is as far from float64 in both.
+@pytest.mark.parametrize(("weights", "tolerance"), [("plain", 1e-5), ("quick", 5e-5)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_cached_decoding_is_uncached_decoding(kind: str) -> None:
-    member = translator(kind).members[0]
+def test_cached_decoding_is_uncached_decoding(kind: str, weights: str, tolerance: float) -> None:
+    member = translator(kind, weights=weights).members[0]
     beam = 4
     options = SearchOptions(BOS, EOS, beam=beam, nbest=2, never=(PAD, BOS, UNK))
     sources = [member.codec.source.encode(line) for line in LINES[:6]]
@@ -162,7 +171,7 @@ def test_cached_decoding_is_uncached_decoding(kind: str) -> None:
     for one, other in zip(cached, uncached, strict=True):
         assert [x.tokens for x in one] == [x.tokens for x in other]
         for x, y in zip(one, other, strict=True):
-            assert x.score == pytest.approx(y.score, abs=1e-5)
+            assert x.score == pytest.approx(y.score, abs=tolerance)
 
 
 def rescored(one: Translator, lines: list[str], found: list[Translation]) -> list[float]:
@@ -314,7 +323,7 @@ def test_blank_and_long_lines() -> None:
 
 
 def test_halved_batches_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = translator()
+    one = translator(weights="packed")
     expected = one.translate(LINES[:8], max_length=LIMIT)
     encode = Transformer.encode
     refused = []
@@ -352,7 +361,7 @@ def test_alignments_and_attention_describe_the_output() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["softmax", "rela-g"])
 def test_two_thousand_sentences_in_batches_of_any_size(kind: str) -> None:
-    one = translator(kind, weights="packed")
+    one = translator(kind)
     lines = random_lines(2000, seed=11, longest=40)
     first = exact(one.translate(lines, max_length=LIMIT))
     for sentences in (1, 2, 3, 7, 16, 64):

@@ -13,13 +13,15 @@ BASE = {"errors", "progress"}
 MAY_IMPORT = {
     "errors": set[str](),
     "progress": set[str](),
+    "native": set[str](),
     "config": BASE,
     "data": BASE | {"config"},
-    "model": BASE | {"config"},
+    "model": BASE | {"config", "native"},
     "evaluation": BASE | {"data"},
     "checkpoint": BASE | {"config", "data", "model"},
-    "decoding": BASE | {"config", "data", "model", "checkpoint"},
-    "analysis": BASE | {"config", "data", "model", "checkpoint", "decoding", "evaluation"},
+    "decoding": BASE | {"config", "data", "model", "checkpoint", "native"},
+    "analysis": BASE
+    | {"native", "config", "data", "model", "checkpoint", "decoding", "evaluation"},
 }
 MAY_IMPORT["training"] = MAY_IMPORT["analysis"] | {"analysis"}
 MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training"}

@@ -1,0 +1,427 @@
+// The Transformer without gradients: encodes sentences, and decodes one position of all hypotheses.
+//
+// Sentences lie one behind the other without padding, and a hypothesis attends to just its own past,
+// so no number depends on what else is in the batch. Rows are the tokens that are computed together:
+// R of them, D wide. The structures have the same fields, in the same order, as in engine.py.
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "linear.h"
+#include "score_maps.h"
+
+#define FEW_NUMBERS 8192  // for which other threads are not worth waking
+#define QUERIES 4         // of a sentence that attend together
+#define CHUNK 16          // positions whose keys and values are kept together
+#define HEAD_NORM_EPSILON 1e-8f  // as in nmt/model/norms.py
+
+typedef struct {
+    const float *gain, *bias;  // [D]; no gain: nothing to do
+} LayerNorm;
+
+enum HeadNormKind { NO_NORM, RMS_NORM, LAYER_NORM };
+
+typedef struct {
+    int64_t map;              // enum ScoreMap
+    const float *parameters;  // [H]
+    int64_t norm;             // enum HeadNormKind
+    const float *gain, *gate;  // [D]; no gate: NULL
+} Kind;
+
+typedef struct {
+    Linear input;      // of self-attention: query, key and value; of cross-attention: query
+    Linear key_value;  // of cross-attention
+    Linear output;
+    Kind kind;
+    LayerNorm norm;
+} Attention;
+
+typedef struct {
+    Linear input, output;
+    LayerNorm norm;
+} FeedForward;
+
+typedef struct {
+    Attention self, cross;
+    FeedForward feed_forward;
+} Layer;
+
+typedef struct {
+    int64_t dim, heads, hidden_dim, num_layers;
+    int64_t pre_norm;  // LayerNorm before a sublayer instead of after its sum
+    float epsilon;     // of LayerNorm
+    const Layer *layers;
+    LayerNorm final;
+} Stack;
+
+// What cross-attention of a layer reads.
+typedef struct {
+    float *keys;        // of each sentence [H][panels][D / H][LANES]: LANES keys side by side
+    float *key_values;  // [R][2][D], of all source tokens
+} Memory;
+
+typedef struct {
+    int64_t threads;
+    int64_t batch, width;  // sentences, and hypotheses of each
+    int64_t position;      // of the tokens that are read now
+    int64_t most_width, most_positions;
+    const int64_t *rows;     // [batch]: where a sentence is in what follows
+    const int64_t *starts;   // of each sentence, and the end of the last: its source tokens
+    const Memory *memories;  // of each layer
+    float *const *pasts;     // [layers][chunks], each [sentences][CHUNK][most_width][2][D]
+    int64_t chunks;          // of CHUNK positions: memory is taken for a few positions at a time
+    int32_t *descent;        // [batch][width][most_positions]: of which hypothesis each is the child
+} Batch;
+
+// Memory to work in, for R rows of B sentences.
+typedef struct {
+    float *projected;  // [R, 3 D]
+    float *attended;   // [R, D]
+    float *buffer;     // [R, D]
+    float *hidden;     // [R, width of the feed-forward layers]
+    float *packed;     // [R + B LANES, D], for encoding
+    float *scratch;    // of linear layers
+} Workspace;
+
+// ------------------------------------------------------------------------------------- norms
+
+static float mean_of(const float *x, int64_t dim, float around) {
+    Vector total = all(0.0f);
+    for (int64_t place = 0; place < dim; place += LANES)
+        total += load_part(x + place, (size_t)(dim - place), around) - around;
+    return sum(total) / (float)dim + around;
+}
+
+static float mean_square(const float *x, int64_t dim, float around) {
+    Vector total = all(0.0f);
+    for (int64_t place = 0; place < dim; place += LANES) {
+        Vector part = load_part(x + place, (size_t)(dim - place), around) - around;
+        total += part * part;
+    }
+    return sum(total) / (float)dim;
+}
+
+static void normalize_row(const float *x, int64_t dim, LayerNorm norm, float epsilon, float *out) {
+    float mean = mean_of(x, dim, 0.0f);
+    float factor = 1.0f / sqrtf(mean_square(x, dim, mean) + epsilon);
+    for (int64_t place = 0; place < dim; place += LANES) {
+        size_t part = (size_t)(dim - place);
+        Vector y = (load_part(x + place, part, 0.0f) - mean) * factor;
+        y *= load_part(norm.gain + place, part, 0.0f);
+        if (norm.bias) y += load_part(norm.bias + place, part, 0.0f);
+        store_part(out + place, part, y);
+    }
+}
+
+// What an attention kind does to the concatenated heads.
+static void finish_heads(const Kind *kind, float *x, int64_t dim) {
+    if (kind->norm == NO_NORM && !kind->gate) return;
+    float mean = kind->norm == LAYER_NORM ? mean_of(x, dim, 0.0f) : 0.0f;
+    float factor = 1.0f;
+    if (kind->norm != NO_NORM)
+        factor = 1.0f / sqrtf(mean_square(x, dim, mean) + HEAD_NORM_EPSILON);
+    for (int64_t place = 0; place < dim; place += LANES) {
+        size_t part = (size_t)(dim - place);
+        Vector z = load_part(x + place, part, 0.0f), y = (z - mean) * factor;
+        if (kind->gain) y *= load_part(kind->gain + place, part, 0.0f);
+        if (kind->gate)
+            y /= 1.0f + exponential(-load_part(kind->gate + place, part, 0.0f) * z);
+        store_part(x + place, part, y);
+    }
+}
+
+// --------------------------------------------------------------------------------- residuals
+
+// The input of a sublayer: x, or its norm in `buffer`.
+static const float *enter(const Stack *stack, const LayerNorm *norm, const float *x, int64_t rows,
+                          float *buffer, int64_t threads) {
+    if (!stack->pre_norm) return x;
+    const int64_t dim = stack->dim;
+#pragma omp parallel for num_threads(threads) if (rows * dim > FEW_NUMBERS)
+    for (int64_t row = 0; row < rows; row++)
+        normalize_row(x + row * dim, dim, *norm, stack->epsilon, buffer + row * dim);
+    return buffer;
+}
+
+// x becomes x plus the output y of a sublayer, normed unless that was done before.
+static void leave(const Stack *stack, const LayerNorm *norm, float *x, const float *y, int64_t rows,
+                  int64_t threads) {
+    const int64_t dim = stack->dim;
+#pragma omp parallel for num_threads(threads) if (rows * dim > FEW_NUMBERS)
+    for (int64_t row = 0; row < rows; row++) {
+        float *to = x + row * dim;
+        for (int64_t place = 0; place < dim; place++) to[place] += y[row * dim + place];
+        if (!stack->pre_norm) normalize_row(to, dim, *norm, stack->epsilon, to);
+    }
+}
+
+static void feed_forward(const Stack *stack, const FeedForward *layer, float *x, int64_t rows,
+                         const Workspace *work, int64_t threads) {
+    const float *input = enter(stack, &layer->norm, x, rows, work->buffer, threads);
+    linear(&layer->input, input, rows, work->hidden, true, work->scratch, threads);
+    linear(&layer->output, work->hidden, rows, work->buffer, false, work->scratch, threads);
+    leave(stack, &layer->norm, x, work->buffer, rows, threads);
+}
+
+// --------------------------------------------------------------------------------- attention
+
+// Lays out the keys of one head, count rows at a distance, in panels of LANES; the rest is 0.
+static void pack_keys(const float *keys, int64_t distance, int64_t count, int64_t head_dim,
+                      float *packed) {
+    memset(packed, 0, sizeof(float) * round_up((size_t)count) * (size_t)head_dim);
+    for (int64_t key = 0; key < count; key++) {
+        float *to = packed + key / LANES * LANES * head_dim + key % LANES;
+        for (int64_t place = 0; place < head_dim; place++)
+            to[place * LANES] = keys[key * distance + place];
+    }
+}
+
+// Where the packed keys of a head of a sentence are: a sentence has less than LANES keys of padding.
+static float *packed_keys(float *keys, const int64_t *starts, int64_t sentence, int64_t head,
+                          int64_t dim, int64_t head_dim) {
+    const int64_t start = starts[sentence], length = starts[sentence + 1] - start;
+    return keys + (start + sentence * LANES) * dim
+           + (int64_t)round_up((size_t)length) * head * head_dim;
+}
+
+// Scores [count][round_up(keys)] of up to QUERIES queries with packed keys.
+INLINE void score(const float *query, int64_t distance, const float *packed, int64_t keys,
+                  int64_t head_dim, float scale, float *scores, const int count) {
+    const size_t length = round_up((size_t)keys);
+    for (size_t first = 0; first < length; first += LANES, packed += LANES * head_dim) {
+        Vector sums[QUERIES];
+        for (int row = 0; row < count; row++) sums[row] = all(0.0f);
+        for (int64_t place = 0; place < head_dim; place++) {
+            Vector key = load(packed + place * LANES);
+#pragma GCC unroll 4
+            for (int row = 0; row < count; row++)
+                sums[row] += query[row * distance + place] * key;
+        }
+        for (int row = 0; row < count; row++)
+            store(scores + (size_t)row * length + first, sums[row] * scale);
+    }
+}
+
+// out [head_dim] = the sum of weighted values, count rows at a distance; weights of 0 cost nothing.
+static void add_values(const float *weights, const float *values, int64_t distance, int64_t count,
+                       int64_t head_dim, float *out) {
+    for (int64_t place = 0; place < head_dim; place += 4 * LANES) {
+        Vector sums[4] = {all(0.0f), all(0.0f), all(0.0f), all(0.0f)};
+        const int64_t left = head_dim - place;
+        for (int64_t key = 0; key < count; key++) {
+            if (weights[key] == 0.0f) continue;
+            const float *value = values + key * distance + place;
+            if (left >= 4 * LANES) {
+#pragma GCC unroll 4
+                for (int part = 0; part < 4; part++)
+                    sums[part] += weights[key] * load(value + part * LANES);
+            } else {
+                for (int part = 0; part * LANES < left; part++) {
+                    size_t rest = (size_t)(left - part * LANES);
+                    sums[part] += weights[key] * load_part(value + part * LANES, rest, 0.0f);
+                }
+            }
+        }
+        for (int part = 0; part < 4 && part * LANES < left; part++)
+            store_part(out + place + part * LANES, (size_t)(left - part * LANES), sums[part]);
+    }
+}
+
+// One head of some queries of a sentence to its packed keys. Rows of queries and of out lie at
+// `distance` and dim, values at value_distance.
+static void attend_head(const Kind *kind, int64_t head, const float *query, int64_t distance,
+                        int64_t num_queries, const float *packed, const float *values,
+                        int64_t value_distance, int64_t keys, int64_t head_dim, float *out,
+                        int64_t dim) {
+    const float scale = 1.0f / sqrtf((float)head_dim);
+    const size_t length = round_up((size_t)keys);
+    float scores[QUERIES * length];
+    for (int64_t first = 0; first < num_queries; first += QUERIES) {
+        const float *from = query + first * distance;
+        const int count = num_queries - first < QUERIES ? (int)(num_queries - first) : QUERIES;
+        switch (count) {
+            case 1: score(from, distance, packed, keys, head_dim, scale, scores, 1); break;
+            case 2: score(from, distance, packed, keys, head_dim, scale, scores, 2); break;
+            case 3: score(from, distance, packed, keys, head_dim, scale, scores, 3); break;
+            default: score(from, distance, packed, keys, head_dim, scale, scores, QUERIES);
+        }
+        for (int row = 0; row < count; row++) {
+            float *weights = scores + (size_t)row * length;
+            weigh_row((enum ScoreMap)kind->map, kind->parameters[head], weights, (size_t)keys);
+            add_values(weights, values, value_distance, keys, head_dim, out + (first + row) * dim);
+        }
+    }
+}
+
+// Self-attention of whole sentences: attended [R, D] of projected [R, 3, D].
+static void attend_sentences(const Stack *stack, const Kind *kind, const int64_t *starts,
+                             int64_t batch, const Workspace *work, int64_t threads) {
+    const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) collapse(2)
+    for (int64_t sentence = 0; sentence < batch; sentence++) {
+        for (int64_t head = 0; head < heads; head++) {
+            const int64_t start = starts[sentence], length = starts[sentence + 1] - start;
+            const float *query = work->projected + start * 3 * dim + head * head_dim;
+            float *packed = packed_keys(work->packed, starts, sentence, head, dim, head_dim);
+            pack_keys(query + dim, 3 * dim, length, head_dim, packed);
+            attend_head(kind, head, query, 3 * dim, length, packed, query + 2 * dim, 3 * dim,
+                        length, head_dim, work->attended + start * dim + head * head_dim, dim);
+        }
+    }
+}
+
+// Attention of all hypotheses to their sources: out [R, D] of queries [R, D].
+static void attend_memory(const Stack *stack, const Kind *kind, const Memory *memory,
+                          const Batch *batch, const float *query, float *out) {
+    const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
+    const int64_t width = batch->width;
+#pragma omp parallel for num_threads(batch->threads) schedule(dynamic) collapse(2)
+    for (int64_t index = 0; index < batch->batch; index++) {
+        for (int64_t head = 0; head < heads; head++) {
+            const int64_t sentence = batch->rows[index], start = batch->starts[sentence];
+            const int64_t length = batch->starts[sentence + 1] - start;
+            const int64_t place = index * width * dim + head * head_dim;
+            attend_head(kind, head, query + place, dim, width,
+                        packed_keys(memory->keys, batch->starts, sentence, head, dim, head_dim),
+                        memory->key_values + (2 * start + 1) * dim + head * head_dim, 2 * dim,
+                        length, head_dim, out + place, dim);
+        }
+    }
+}
+
+static float dot(const float *left, const float *right, int64_t count) {
+    Vector total = all(0.0f);
+    for (int64_t place = 0; place < count; place += LANES) {
+        size_t part = (size_t)(count - place);
+        total += load_part(left + place, part, 0.0f) * load_part(right + place, part, 0.0f);
+    }
+    return sum(total);
+}
+
+// Key and value [2][D] that a hypothesis of a sentence has at a position.
+INLINE float *slot(const Batch *batch, float *const *chunks, int64_t dim, int64_t sentence,
+                   int64_t position, int64_t hypothesis) {
+    int64_t place = (sentence * CHUNK + position % CHUNK) * batch->most_width + hypothesis;
+    return chunks[position / CHUNK] + place * 2 * dim;
+}
+
+// Attention of one hypothesis to its own past, all heads: out [D] of its query [D].
+static void attend_past(const Stack *stack, const Kind *kind, float *const *past, int64_t length,
+                        const float *query, float *out) {
+    const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
+    const float scale = 1.0f / sqrtf((float)head_dim);
+    float scores[round_up((size_t)length)];
+    for (int64_t head = 0; head < heads; head++) {
+        const int64_t first = head * head_dim;
+        for (int64_t key = 0; key < length; key++)
+            scores[key] = dot(query + first, past[key] + first, head_dim) * scale;
+        weigh_row((enum ScoreMap)kind->map, kind->parameters[head], scores, (size_t)length);
+        memset(out + first, 0, sizeof(float) * (size_t)head_dim);
+        for (int64_t key = 0; key < length; key++) {
+            if (scores[key] == 0.0f) continue;
+            const float *value = past[key] + dim + first;
+            for (int64_t place = 0; place < head_dim; place++)
+                out[first + place] += scores[key] * value[place];
+        }
+    }
+}
+
+// Appends the keys and values of this position, and attends: out [R, D] of [R, 3, D].
+static void attend_pasts(const Stack *stack, const Kind *kind, float *const *chunks,
+                         const Batch *batch, const float *projected, float *out) {
+    const int64_t dim = stack->dim, width = batch->width, length = batch->position + 1;
+#pragma omp parallel for num_threads(batch->threads)
+    for (int64_t row = 0; row < batch->batch * width; row++) {
+        const int64_t sentence = batch->rows[row / width];
+        const float *query = projected + row * 3 * dim;
+        int32_t *descent = batch->descent + row * batch->most_positions;
+        descent[batch->position] = (int32_t)(row % width);
+        float *past[length];
+        for (int64_t key = 0; key < length; key++)
+            past[key] = slot(batch, chunks, dim, sentence, key, descent[key]);
+        memcpy(past[length - 1], query + dim, sizeof(float) * 2 * (size_t)dim);
+        attend_past(stack, kind, past, length, query, out + row * dim);
+    }
+}
+
+static void finish_rows(const Kind *kind, float *x, int64_t rows, int64_t dim, int64_t threads) {
+    if (kind->norm == NO_NORM && !kind->gate) return;
+#pragma omp parallel for num_threads(threads) if (rows * dim > FEW_NUMBERS)
+    for (int64_t row = 0; row < rows; row++) finish_heads(kind, x + row * dim, dim);
+}
+
+// ------------------------------------------------------------------------------------ stacks
+
+static void finish_stack(const Stack *stack, float *x, int64_t rows, int64_t threads) {
+    if (!stack->final.gain) return;
+    const int64_t dim = stack->dim;
+#pragma omp parallel for num_threads(threads) if (rows * dim > FEW_NUMBERS)
+    for (int64_t row = 0; row < rows; row++)
+        normalize_row(x + row * dim, dim, stack->final, stack->epsilon, x + row * dim);
+}
+
+// Encodes sentences in place: x [R, D] holds their embedded tokens, those of one after the other's.
+void encode(const Stack *stack, const int64_t *starts, int64_t batch, float *x,
+            const Workspace *work, int64_t threads) {
+    const int64_t dim = stack->dim, rows = starts[batch];
+    for (int64_t index = 0; index < stack->num_layers; index++) {
+        const Layer *layer = stack->layers + index;
+        const Attention *self = &layer->self;
+        const float *input = enter(stack, &self->norm, x, rows, work->buffer, threads);
+        linear(&self->input, input, rows, work->projected, false, work->scratch, threads);
+        attend_sentences(stack, &self->kind, starts, batch, work, threads);
+        finish_rows(&self->kind, work->attended, rows, dim, threads);
+        linear(&self->output, work->attended, rows, work->buffer, false, work->scratch, threads);
+        leave(stack, &self->norm, x, work->buffer, rows, threads);
+        feed_forward(stack, &layer->feed_forward, x, rows, work, threads);
+    }
+    finish_stack(stack, x, rows, threads);
+}
+
+// Projects encoded sentences [R, D] to what the layers of a decoder attend to.
+void remember(const Stack *stack, const int64_t *starts, int64_t batch, const float *encoded,
+              const Memory *memories, const Workspace *work, int64_t threads) {
+    const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
+    for (int64_t index = 0; index < stack->num_layers; index++) {
+        const Memory *memory = memories + index;
+        linear(&stack->layers[index].cross.key_value, encoded, starts[batch], memory->key_values,
+               false, work->scratch, threads);
+#pragma omp parallel for num_threads(threads) collapse(2)
+        for (int64_t sentence = 0; sentence < batch; sentence++) {
+            for (int64_t head = 0; head < heads; head++) {
+                const int64_t start = starts[sentence], length = starts[sentence + 1] - start;
+                pack_keys(memory->key_values + 2 * start * dim + head * head_dim, 2 * dim, length,
+                          head_dim,
+                          packed_keys(memory->keys, starts, sentence, head, dim, head_dim));
+            }
+        }
+    }
+}
+
+int64_t chunk_size(void) { return CHUNK; }
+int64_t lanes(void) { return LANES; }
+
+// One position: x [R, D] holds the embedded tokens of all hypotheses, and then the decoder's output.
+void decode(const Stack *stack, const Batch *batch, float *x, const Workspace *work) {
+    const int64_t dim = stack->dim, rows = batch->batch * batch->width, threads = batch->threads;
+    for (int64_t index = 0; index < stack->num_layers; index++) {
+        const Layer *layer = stack->layers + index;
+        const Attention *self = &layer->self, *cross = &layer->cross;
+        const float *input = enter(stack, &self->norm, x, rows, work->buffer, threads);
+        linear(&self->input, input, rows, work->projected, false, work->scratch, threads);
+        attend_pasts(stack, &self->kind, batch->pasts + index * batch->chunks, batch,
+                     work->projected, work->attended);
+        finish_rows(&self->kind, work->attended, rows, dim, threads);
+        linear(&self->output, work->attended, rows, work->buffer, false, work->scratch, threads);
+        leave(stack, &self->norm, x, work->buffer, rows, threads);
+        input = enter(stack, &cross->norm, x, rows, work->buffer, threads);
+        linear(&cross->input, input, rows, work->projected, false, work->scratch, threads);
+        attend_memory(stack, &cross->kind, batch->memories + index, batch, work->projected,
+                      work->attended);
+        finish_rows(&cross->kind, work->attended, rows, dim, threads);
+        linear(&cross->output, work->attended, rows, work->buffer, false, work->scratch, threads);
+        leave(stack, &cross->norm, x, work->buffer, rows, threads);
+        feed_forward(stack, &layer->feed_forward, x, rows, work, threads);
+    }
+    finish_stack(stack, x, rows, threads);
+}

@@ -1,0 +1,107 @@
+// What every step of a search asks of the logits.
+
+#include "vectors.h"
+
+// totals [rows]: the sums of the exponentials of logits [rows, vocabulary].
+void sum_exponentials(const float *logits, int64_t rows, int64_t vocabulary, float *totals,
+                      int64_t threads) {
+#pragma omp parallel for num_threads(threads)
+    for (int64_t row = 0; row < rows; row++) {
+        const float *from = logits + row * vocabulary;
+        Vector sums[2] = {all(0.0f), all(0.0f)};
+        int64_t place = 0;
+        for (; place + 2 * LANES <= vocabulary; place += 2 * LANES) {
+            sums[0] += exponential(load(from + place));
+            sums[1] += exponential(load(from + place + LANES));
+        }
+        for (; place < vocabulary; place += LANES)
+            sums[0] += exponential(load_part(from + place, (size_t)(vocabulary - place), -INFINITY));
+        totals[row] = sum(sums[0] + sums[1]);
+    }
+}
+
+typedef struct {
+    float value;
+    int64_t token;
+} Logit;
+
+// The `count` largest of a row, NaN never among them, best first and equal ones by token; what is
+// missing is -inf.
+static void find_largest(const float *row, int64_t vocabulary, int64_t count, Logit *best) {
+    for (int64_t rank = 0; rank < count; rank++) best[rank] = (Logit){-INFINITY, 0};
+    for (int64_t place = 0; place < vocabulary; place += LANES) {
+        Vector x = load_part(row + place, (size_t)(vocabulary - place), -INFINITY);
+        Ints above = x > best[count - 1].value;
+        int found = 0;
+        for (int lane = 0; lane < LANES; lane++) found |= above[lane];
+        if (!found) continue;
+        for (int lane = 0; lane < LANES; lane++) {
+            if (!(x[lane] > best[count - 1].value)) continue;
+            int64_t rank = count - 1;
+            for (; rank > 0 && best[rank - 1].value < x[lane]; rank--) best[rank] = best[rank - 1];
+            best[rank] = (Logit){x[lane], place + lane};
+        }
+    }
+}
+
+typedef struct {
+    double score;
+    int64_t parent, token;
+} Candidate;
+
+static int comes_before(Candidate a, Candidate b) {
+    if (a.score != b.score) return a.score > b.score;
+    return a.parent != b.parent ? a.parent < b.parent : a.token < b.token;
+}
+
+// The candidates of a search, [batch, beam] each.
+typedef struct {
+    int64_t *parents, *tokens;
+    double *scores;
+} Candidates;
+
+static void put(const Candidates *to, int64_t place, Candidate candidate, double score) {
+    to->parents[place] = candidate.parent;
+    to->tokens[place] = candidate.token;
+    to->scores[place] = score;
+}
+
+// Beam search's choice, as nmt/decoding/choices.py explains it, from logits [batch, width,
+// vocabulary], their normalizer and the scores so far [batch, width].
+void choose_beam(const float *logits, const float *normalizer, const double *scores, int64_t batch,
+                 int64_t width, int64_t vocabulary, int64_t beam, int64_t end,
+                 const Candidates *finished, const Candidates *live, int64_t threads) {
+    const int64_t count = beam + 1 < vocabulary ? beam + 1 : vocabulary, most = 2 * beam;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t sentence = 0; sentence < batch; sentence++) {
+        Candidate best[most + 1];
+        for (int64_t rank = 0; rank < most; rank++)
+            best[rank] = (Candidate){-INFINITY, width, vocabulary};
+        for (int64_t hypothesis = 0; hypothesis < width; hypothesis++) {
+            const int64_t row = sentence * width + hypothesis;
+            Logit found[count];
+            find_largest(logits + row * vocabulary, vocabulary, count, found);
+            for (int64_t index = 0; index < count; index++) {
+                double score = scores[row] + (double)(found[index].value - normalizer[row]);
+                Candidate candidate = {score, hypothesis, found[index].token};
+                int64_t rank = most;
+                for (; rank > 0 && comes_before(candidate, best[rank - 1]); rank--)
+                    best[rank] = best[rank - 1];
+                best[rank] = candidate;
+            }
+        }
+        int64_t alive = 0;
+        for (int64_t rank = 0; rank < most; rank++) {
+            Candidate candidate = best[rank];
+            const int ends = candidate.token == end;
+            if (candidate.parent == width) candidate.parent = candidate.token = 0;  // there is none
+            if (rank < beam)
+                put(finished, sentence * beam + rank, candidate,
+                    ends ? candidate.score : -INFINITY);
+            if (!ends && alive < beam)
+                put(live, sentence * beam + alive++, candidate, candidate.score);
+        }
+        for (; alive < beam; alive++)
+            put(live, sentence * beam + alive, (Candidate){0, 0, 0}, -INFINITY);
+    }
+}

@@ -1,0 +1,169 @@
+"""The engine in C against the model it was made of."""
+
+import ctypes
+
+import pytest
+import torch
+from support.kernels import every_build, load
+from support.transformers import OUR_MODELS, SOURCE_SIZE, TARGET_SIZE, make_model
+from torch import Tensor, nn
+
+from nmt.decoding.engine import Engine, EngineStep, Packer
+from nmt.decoding.ensemble import Member, TorchStep
+from nmt.decoding.packing import Int8Linear
+from nmt.model.transformer import Transformer
+from nmt.native import library
+from nmt.native.library import pointer
+
+BEAM, POSITIONS = 3, 20
+LENGTHS = (5, 17, 1, 40)
+
+
+def make_sources() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    return [
+        torch.randint(4, SOURCE_SIZE, (length,), generator=generator).tolist() for length in LENGTHS
+    ]
+
+
+def walk(step: EngineStep | TorchStep) -> list[Tensor]:
+    """All logits of a random walk that reorders hypotheses and lets sentences leave."""
+    generator = torch.Generator().manual_seed(4)
+    tokens = torch.full((len(LENGTHS), 1), 1)
+    found = []
+    for position in range(POSITIONS):
+        found.append(step(tokens))
+        batch, width = tokens.shape
+        parents = torch.randint(0, width, (batch, BEAM), generator=generator)
+        step.reorder(parents)
+        tokens = torch.randint(4, TARGET_SIZE, (batch, BEAM), generator=generator)
+        if position == POSITIONS // 2:
+            kept = torch.tensor([3, 1])
+            step.select(kept)
+            tokens = tokens[kept]
+    return found
+
+
+@torch.inference_mode()
+def engine_walk(build: str, model: Transformer, *, int8: bool = False) -> list[Tensor]:
+    engine = Engine(load(build), model, int8=int8)
+    return walk(EngineStep(engine, make_sources(), beam=BEAM, max_length=POSITIONS))
+
+
+@torch.inference_mode()
+def torch_walk(model: Transformer) -> list[Tensor]:
+    member = Member(model, None, model.logits)  # type: ignore[arg-type]
+    return walk(
+        TorchStep(
+            member, make_sources(), beam=BEAM, max_length=POSITIONS, multiple=16, device="cpu"
+        )
+    )
+
+
+@every_build
+@pytest.mark.parametrize("name", OUR_MODELS)
+def test_every_kind_computes_what_the_model_does(build: str, name: str) -> None:
+    model = make_model(OUR_MODELS[name])
+    # Where weights are not normalised, the model itself is that far from its double in float64.
+    tolerance = 1e-3 if "squared" in name or "identity" in name else 1e-4
+    for found, expected in zip(engine_walk(build, model), torch_walk(model), strict=True):
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=1e-4)
+
+
+@every_build
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("dim", [20, 36, 64])
+def test_norms_and_odd_widths(build: str, norm: str, dim: int) -> None:
+    model = make_model(OUR_MODELS["softmax"], norm=norm, dim=dim)
+    for found, expected in zip(engine_walk(build, model), torch_walk(model), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@every_build
+@pytest.mark.parametrize("int8", [False, True])
+def test_threads_change_no_bit(build: str, int8: bool) -> None:
+    model = make_model(OUR_MODELS["mixed"], dim=64)
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(engine_walk(build, model, int8=int8))
+    finally:
+        torch.set_num_threads(threads)
+    for one in found[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(one, found[0], strict=True))
+
+
+def multiply(
+    kernels: ctypes.CDLL, layer: nn.Linear, x: Tensor, *, int8: bool, relu: bool = False
+) -> Tensor:
+    """x through a packed layer."""
+    packer = Packer(kernels, int8=int8)
+    structure = packer.linear(layer.weight, layer.bias)
+    out = torch.empty(len(x), layer.out_features)
+    scratch = torch.empty(len(x) * (2 + layer.in_features))
+    kernels.linear(
+        ctypes.byref(structure),
+        pointer(x),
+        ctypes.c_int64(len(x)),
+        pointer(out),
+        ctypes.c_int64(relu),
+        pointer(scratch),
+        ctypes.c_int64(torch.get_num_threads()),
+    )
+    return out
+
+
+@every_build
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (7, 33), (64, 96), (257, 100)])
+@pytest.mark.parametrize("rows", [1, 5, 12, 13, 49, 100])
+def test_linear_layers(build: str, inputs: int, outputs: int, rows: int) -> None:
+    torch.manual_seed(1)
+    layer, x = nn.Linear(inputs, outputs), torch.randn(rows, inputs)
+    kernels = load(build)
+    with torch.no_grad():
+        torch.testing.assert_close(multiply(kernels, layer, x, int8=False), layer(x))
+        rectified = multiply(kernels, layer, x, int8=False, relu=True)
+        torch.testing.assert_close(rectified, layer(x).relu())
+        near, expected = (
+            multiply(kernels, layer, x, int8=True),
+            Int8Linear(layer.weight, layer.bias)(x),
+        )
+    # A number between two 8-bit ones may be rounded either way.
+    assert (near - expected).abs().max() <= 0.02 * expected.abs().max()
+    torch.testing.assert_close(near, expected, atol=1e-2, rtol=0.0)
+
+
+@every_build
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_row_has_the_same_bits_whatever_the_rows_around_it(build: str, int8: bool) -> None:
+    torch.manual_seed(1)
+    kernels, layer, x = load(build), nn.Linear(300, 70), torch.randn(100, 300)
+    whole = multiply(kernels, layer, x, int8=int8)
+    for rows in (1, 2, 3, 5, 6, 11, 12, 20, 48, 64):
+        assert torch.equal(
+            multiply(kernels, layer, x[-rows:].contiguous(), int8=int8), whole[-rows:]
+        )
+
+
+@every_build
+@pytest.mark.parametrize("int8", [False, True])
+def test_numbers_that_are_not_finite_stay_in_their_row(build: str, int8: bool) -> None:
+    layer, x = nn.Linear(64, 40), torch.randn(4, 64)
+    x[1, 3], x[2, 5], x[3] = float("nan"), float("inf"), 0.0
+    found = multiply(load(build), layer, x, int8=int8)
+    assert found[0].isfinite().all()
+    assert found[1].isnan().all()
+    assert not found[2].isfinite().any()
+    torch.testing.assert_close(found[3], layer.bias.detach())
+
+
+def test_without_kernels_there_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "load", lambda: None)
+    assert Engine.of(make_model(OUR_MODELS["softmax"]), int8=False) is None
+
+
+def test_kernels_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NMT_NATIVE", "0")
+    assert library.load.__wrapped__() is None

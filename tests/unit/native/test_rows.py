@@ -1,0 +1,105 @@
+"""The kernels for rows against torch: score maps, and what search asks of logits."""
+
+import ctypes
+import math
+
+import pytest
+import torch
+from support.attention_cases import TRACEABLE, make_core
+from support.kernels import every_build, load
+from torch import Tensor
+
+from nmt.decoding.choices import Candidates, choose_beam_by_torch
+from nmt.native import search
+from nmt.native.library import pointer
+
+LENGTHS = (1, 2, 7, 8, 15, 16, 17, 33, 100)
+
+
+def weigh(kernels: ctypes.CDLL, number: int, parameter: float, scores: Tensor) -> Tensor:
+    """The weights of one row, whose memory goes on behind it."""
+    row = torch.full((scores.numel() + 32,), 7.0)
+    row[: scores.numel()] = scores
+    kernels.weigh_row(
+        ctypes.c_int(number),
+        ctypes.c_float(parameter),
+        pointer(row),
+        ctypes.c_size_t(scores.numel()),
+    )
+    assert (row[scores.numel() + 16 :] == 7.0).all(), "wrote beyond its row"
+    return row[: scores.numel()]
+
+
+@every_build
+@pytest.mark.parametrize("name", TRACEABLE)
+def test_weights_of_a_row_are_those_of_the_module(build: str, name: str) -> None:
+    kernels, core = load(build), make_core(TRACEABLE[name])
+    row_map = core.weights.row_map()
+    assert row_map is not None
+    parameters = torch.as_tensor(row_map[1]).detach().float().expand(core.heads)
+    for length in LENGTHS:
+        scores = 3.0 * torch.randn(core.heads, length, generator=torch.Generator().manual_seed(9))
+        expected = core.weights.double()(scores.double()[None, :, None], None)[0, :, 0]
+        for head in range(core.heads):
+            found = weigh(kernels, row_map[0], float(parameters[head]), scores[head])
+            torch.testing.assert_close(found.double(), expected[head], atol=1e-6, rtol=1e-5)
+            assert ((found == 0.0) == (expected[head] == 0.0)).all() or (
+                expected[head][found == 0.0] < 1e-6
+            ).all()
+
+
+@every_build
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15", "entmax 1.3", "rela-g"])
+def test_nan_in_a_row_is_not_lost(build: str, name: str) -> None:
+    row_map = make_core(TRACEABLE[name]).weights.row_map()
+    assert row_map is not None
+    scores = torch.tensor([0.5, math.nan, 1.0])
+    assert weigh(load(build), row_map[0], float(row_map[1]), scores).isnan().any()
+
+
+@every_build
+@pytest.mark.parametrize("vocabulary", [3, 16, 17, 1000])
+def test_sums_of_exponentials(build: str, vocabulary: int) -> None:
+    logits = 5.0 * torch.randn(9, vocabulary, generator=torch.Generator().manual_seed(1))
+    found = search.sum_exponentials(load(build), logits)
+    torch.testing.assert_close(found.double(), logits.double().exp().sum(-1), rtol=1e-6, atol=0.0)
+
+
+@every_build
+def test_sums_of_exponentials_out_of_range(build: str) -> None:
+    logits = torch.tensor([[90.0, 0.0], [-200.0, -90.0], [math.nan, 0.0], [-math.inf, 0.0]])
+    found = search.sum_exponentials(load(build), logits)
+    assert found[0] == math.inf
+    assert found[1] == 0.0
+    assert found[2].isnan()
+    assert found[3] == 1.0
+
+
+def same(found: tuple[Tensor, ...], expected: Candidates) -> None:
+    """Equal where there is a candidate; where there is none, nobody cares which it is not."""
+    parents, tokens, scores = found
+    assert torch.equal(scores, expected.scores)
+    there = scores > -math.inf
+    assert torch.equal(parents[there], expected.parents[there])
+    assert torch.equal(tokens[there], expected.tokens[there])
+
+
+@every_build
+@pytest.mark.parametrize("beam", [1, 2, 4, 7])
+@pytest.mark.parametrize("vocabulary", [2, 5, 40, 1003])
+def test_beam_choice_is_that_of_torch(build: str, beam: int, vocabulary: int) -> None:
+    """With ties between hypotheses, some that do not exist, and tokens that may not come.
+
+    Which of several equal logits of one hypothesis are among the best, torch leaves open.
+    """
+    kernels, generator = load(build), torch.Generator().manual_seed(vocabulary)
+    for width in {1, beam}:
+        logits = torch.rand(6, width, vocabulary, generator=generator).argsort(-1) / 4.0
+        logits[torch.rand(logits.shape, generator=generator) < 0.2] = -math.inf
+        normalizer = torch.full((6, width), 2.5)
+        scores = torch.randint(-3, 1, (6, width), generator=generator).double()
+        scores[0, -1] = -math.inf
+        found = search.choose_beam(kernels, logits, normalizer, scores, beam, 1)
+        expected = choose_beam_by_torch(logits, normalizer, scores, beam=beam, end=1)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
