@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from nmt.bench.timing import seconds
+from nmt.native.library import loaded_build
 
 PROCESS = Path("/proc/self")
 PRODUCT_SIZE = {"cpu": 1024, "cuda": 4096}  # rows and columns of the reference product
@@ -25,6 +26,7 @@ class Machine:
     processor: str
     cores: int
     threads: int  # that torch uses
+    kernels: str | None  # which build of our own
     gpu: str | None
     torch: str
     python: str
@@ -36,7 +38,8 @@ class Machine:
         if self.gpu is not None:
             hardware = f"{self.gpu}; {hardware}"
         load = "" if self.load is None else f"; load before {self.load:.1f}"
-        return f"{hardware}; torch {self.torch}, Python {self.python}{load}"
+        kernels = f"kernels {self.kernels}" if self.kernels else "no kernels"
+        return f"{hardware}; {kernels}; torch {self.torch}, Python {self.python}{load}"
 
 
 def describe_machine(device: torch.device) -> Machine:
@@ -46,6 +49,7 @@ def describe_machine(device: torch.device) -> Machine:
         processor=processor_name(),
         cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
+        kernels=loaded_build(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         torch=torch.__version__,
         python=platform.python_version(),

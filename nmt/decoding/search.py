@@ -223,11 +223,15 @@ def normalize(logits: Tensor) -> Tensor:
     It is +inf where nothing finite is left, so that every log probability of that row is -inf.
     """
     rows = logits.flatten(0, 1)
-    normalizer = sum_exponentials(rows).log()
-    good = normalizer.abs() < LARGEST_LOG
-    if not bool(good.all()):
+    kernels = kernels_for(rows)
+    if kernels is not None:
+        normalizer, beyond = native.normalize(kernels, rows)
+    else:
+        normalizer = sum_exponentials(rows).log()
+        beyond = int((~(normalizer.abs() < LARGEST_LOG)).sum())
+    if beyond > 0:
         # Row by row, so that no row has other bits because of those around it.
-        for row in (~good).nonzero()[:, 0].tolist():
+        for row in (~(normalizer.abs() < LARGEST_LOG)).nonzero()[:, 0].tolist():
             rows[row].masked_fill_(~rows[row].isfinite(), -torch.inf)
             total = torch.logsumexp(rows[row], dim=0)
             normalizer[row] = torch.where(total == -torch.inf, torch.inf, total)
@@ -241,9 +245,6 @@ def sum_exponentials(rows: Tensor) -> Tensor:
     """
     if rows.is_cuda:
         return rows.exp().sum(dim=-1)
-    kernels = kernels_for(rows)
-    if kernels is not None:
-        return native.sum_exponentials(kernels, rows)
     size = max(2, BLOCK_NUMBERS // rows.shape[1])
     block = rows.new_empty(size, rows.shape[1])
     sums = []

@@ -84,3 +84,9 @@ def load() -> ctypes.CDLL | None:
         except OSError as error:
             logger.warning("%s: cannot be loaded (%s); going on without it", path.name, error)
     return None
+
+
+def loaded_build() -> str | None:
+    """The name of the build that is used, for people to read."""
+    kernels = load()
+    return None if kernels is None else Path(kernels._name).name.partition(".")[0]

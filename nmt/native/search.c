@@ -2,10 +2,14 @@
 
 #include "vectors.h"
 
-// totals [rows]: the sums of the exponentials of logits [rows, vocabulary].
-void sum_exponentials(const float *logits, int64_t rows, int64_t vocabulary, float *totals,
-                      int64_t threads) {
-#pragma omp parallel for num_threads(threads)
+#define LARGEST_LOG 69.0f  // as in nmt/decoding/search.py
+
+// normalizer [rows]: the logarithms of the sums of the exponentials of logits [rows, vocabulary].
+// Returns how many of them are beyond what such a sum can be trusted with.
+int64_t normalize(const float *logits, int64_t rows, int64_t vocabulary, float *normalizer,
+                  int64_t threads) {
+    int64_t beyond = 0;
+#pragma omp parallel for num_threads(threads) reduction(+ : beyond)
     for (int64_t row = 0; row < rows; row++) {
         const float *from = logits + row * vocabulary;
         Vector sums[2] = {all(0.0f), all(0.0f)};
@@ -16,8 +20,10 @@ void sum_exponentials(const float *logits, int64_t rows, int64_t vocabulary, flo
         }
         for (; place < vocabulary; place += LANES)
             sums[0] += exponential(load_part(from + place, (size_t)(vocabulary - place), -INFINITY));
-        totals[row] = sum(sums[0] + sums[1]);
+        normalizer[row] = logf(sum(sums[0] + sums[1]));
+        beyond += !(fabsf(normalizer[row]) < LARGEST_LOG);
     }
+    return beyond;
 }
 
 typedef struct {

@@ -1,4 +1,4 @@
-"""The kernels of search: sums of exponentials, and the best continuations of a beam."""
+"""The kernels of search: normalizing logits, and the best continuations of a beam."""
 
 import ctypes
 from ctypes import c_int64, c_void_p
@@ -13,17 +13,17 @@ class _Candidates(ctypes.Structure):
     _fields_ = (("parents", c_void_p), ("tokens", c_void_p), ("scores", c_void_p))
 
 
-def sum_exponentials(kernels: ctypes.CDLL, rows: Tensor) -> Tensor:
-    """[R] for rows [R, V]."""
-    totals = rows.new_empty(len(rows))
-    kernels.sum_exponentials(
+def normalize(kernels: ctypes.CDLL, rows: Tensor) -> tuple[Tensor, int]:
+    """The log of the sum of exponentials [R] of rows [R, V], and how many cannot be trusted."""
+    normalizer = rows.new_empty(len(rows))
+    beyond = kernels.normalize(
         pointer(rows),
         c_int64(rows.shape[0]),
         c_int64(rows.shape[1]),
-        pointer(totals),
+        pointer(normalizer),
         c_int64(torch.get_num_threads()),
     )
-    return totals
+    return normalizer, int(beyond)
 
 
 def choose_beam(

@@ -12,8 +12,18 @@ from torch import Tensor
 
 from nmt.decoding.choices import GROUP_SIZE, LEAST_GROUPS, Sampling, top_k
 from nmt.decoding.search import Hypothesis, SearchOptions, length_penalty, normalize, search
+from nmt.native import library
 
 START, END = 0, 1
+
+
+@pytest.fixture(params=["kernels", "torch"], autouse=True)
+def by_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs with the kernels, if there are any, and without."""
+    if request.param == "torch":
+        monkeypatch.setattr(library, "load", lambda: None)
+
+
 NAN = float("nan")
 INF = float("inf")
 

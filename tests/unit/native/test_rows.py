@@ -59,20 +59,23 @@ def test_nan_in_a_row_is_not_lost(build: str, name: str) -> None:
 
 @every_build
 @pytest.mark.parametrize("vocabulary", [3, 16, 17, 1000])
-def test_sums_of_exponentials(build: str, vocabulary: int) -> None:
+def test_logits_are_normalized(build: str, vocabulary: int) -> None:
     logits = 5.0 * torch.randn(9, vocabulary, generator=torch.Generator().manual_seed(1))
-    found = search.sum_exponentials(load(build), logits)
-    torch.testing.assert_close(found.double(), logits.double().exp().sum(-1), rtol=1e-6, atol=0.0)
+    found, beyond = search.normalize(load(build), logits)
+    torch.testing.assert_close(found.double(), logits.double().logsumexp(-1))
+    assert beyond == 0
 
 
 @every_build
-def test_sums_of_exponentials_out_of_range(build: str) -> None:
-    logits = torch.tensor([[90.0, 0.0], [-200.0, -90.0], [math.nan, 0.0], [-math.inf, 0.0]])
-    found = search.sum_exponentials(load(build), logits)
-    assert found[0] == math.inf
-    assert found[1] == 0.0
+def test_logits_out_of_range_are_counted(build: str) -> None:
+    inf = math.inf
+    logits = torch.tensor([[90.0, 0.0], [-200.0, -90.0], [math.nan, 0.0], [75.0, 0.0], [-inf, 0.0]])
+    found, beyond = search.normalize(load(build), logits)
+    assert found[0] == inf
+    assert found[1] == -inf
     assert found[2].isnan()
-    assert found[3] == 1.0
+    assert found[4] == 0.0
+    assert beyond == 4
 
 
 def same(found: tuple[Tensor, ...], expected: Candidates) -> None:
