@@ -283,20 +283,17 @@ class Engine:
         )
         return x
 
-    def logits(self, hidden: Tensor, work: _Workspace) -> Tensor:
-        """[B, K, V] for hidden [B, K, D]."""
-        batch, width, _ = hidden.shape
-        result = torch.empty(batch, width, self.output.outputs)
+    def logits(self, hidden: Tensor, work: _Workspace, out: Tensor) -> None:
+        """Write [R, V] to out for hidden [..., D]."""
         self.kernels.linear(
             ctypes.byref(self.output),
             pointer(hidden),
-            c_int64(batch * width),
-            pointer(result),
+            c_int64(len(out)),
+            pointer(out),
             c_int64(0),
             c_void_p(work.scratch),
             c_int64(torch.get_num_threads()),
         )
-        return result
 
 
 class EngineStep:
@@ -317,7 +314,9 @@ class EngineStep:
         self.past: list[Tensor] = []  # [L, sentences, chunk, beam, 2, D] of each chunk so far
         self.pasts = (c_void_p * (engine.num_layers * self.chunks))()
         self.descent = torch.empty(len(sources), 1, positions, dtype=torch.int32)
-        self.workspace: tuple[int, _Workspace, Tensor] | None = None  # for so many rows
+        # The same memory in every step: new memory would cost as much as a layer.
+        self.work, self.work_memory = engine.workspace(0)
+        self.logits = torch.empty(0, engine.output.outputs)
         self.state = _Batch(
             most_width=beam,
             most_positions=positions,
@@ -350,7 +349,7 @@ class EngineStep:
         return memories
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Logits [B, K, V] after tokens [B, K]."""
+        """Logits [B, K, V] after tokens [B, K], valid until the next call."""
         engine, state = self.engine, self.state
         batch, width = tokens.shape
         if state.position == len(self.past) * engine.chunk:
@@ -362,14 +361,17 @@ class EngineStep:
         state.threads = torch.get_num_threads()
         state.batch, state.width = batch, width
         state.rows, state.descent = pointer(self.rows), pointer(self.descent)
-        if self.workspace is None or self.workspace[0] < batch * width:
-            self.workspace = (batch * width, *engine.workspace(batch * width))
-        work = self.workspace[1]
+        rows = batch * width
+        if rows > len(self.logits):
+            self.work, self.work_memory = engine.workspace(rows)
+            self.logits = torch.empty(rows, engine.output.outputs)
         engine.kernels.decode(
-            ctypes.byref(engine.decoder), ctypes.byref(state), pointer(x), ctypes.byref(work)
+            ctypes.byref(engine.decoder), ctypes.byref(state), pointer(x), ctypes.byref(self.work)
         )
         state.position += 1
-        return engine.logits(x, work)
+        logits = self.logits[:rows]
+        engine.logits(x, self.work, logits)
+        return logits.view(batch, width, -1)
 
     def open_chunk(self) -> None:
         """Take memory for the next positions."""

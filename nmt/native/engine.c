@@ -10,7 +10,7 @@
 #include "linear.h"
 #include "score_maps.h"
 
-#define FEW_NUMBERS 8192  // for which other threads are not worth waking
+#define FEW_NUMBERS 8192  // in rows for which other threads are not worth waking
 #define QUERIES 4         // of a sentence that attend together
 #define CHUNK 16          // positions whose keys and values are kept together
 #define HEAD_NORM_EPSILON 1e-8f  // as in nmt/model/norms.py
@@ -257,7 +257,8 @@ static void attend_head(const Kind *kind, int64_t head, const float *query, int6
 static void attend_sentences(const Stack *stack, const Kind *kind, const int64_t *starts,
                              int64_t batch, const Workspace *work, int64_t threads) {
     const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) collapse(2)
+#pragma omp parallel for num_threads(threads) schedule(dynamic) collapse(2) \
+    if (starts[batch] * dim > FEW_NUMBERS)
     for (int64_t sentence = 0; sentence < batch; sentence++) {
         for (int64_t head = 0; head < heads; head++) {
             const int64_t start = starts[sentence], length = starts[sentence + 1] - start;
@@ -275,7 +276,8 @@ static void attend_memory(const Stack *stack, const Kind *kind, const Memory *me
                           const Batch *batch, const float *query, float *out) {
     const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
     const int64_t width = batch->width;
-#pragma omp parallel for num_threads(batch->threads) schedule(dynamic) collapse(2)
+#pragma omp parallel for num_threads(batch->threads) schedule(dynamic) collapse(2) \
+    if (batch->batch * width * dim > FEW_NUMBERS)
     for (int64_t index = 0; index < batch->batch; index++) {
         for (int64_t head = 0; head < heads; head++) {
             const int64_t sentence = batch->rows[index], start = batch->starts[sentence];
@@ -330,7 +332,7 @@ static void attend_past(const Stack *stack, const Kind *kind, float *const *past
 static void attend_pasts(const Stack *stack, const Kind *kind, float *const *chunks,
                          const Batch *batch, const float *projected, float *out) {
     const int64_t dim = stack->dim, width = batch->width, length = batch->position + 1;
-#pragma omp parallel for num_threads(batch->threads)
+#pragma omp parallel for num_threads(batch->threads) if (batch->batch * width * dim > FEW_NUMBERS)
     for (int64_t row = 0; row < batch->batch * width; row++) {
         const int64_t sentence = batch->rows[row / width];
         const float *query = projected + row * 3 * dim;
@@ -386,7 +388,7 @@ void remember(const Stack *stack, const int64_t *starts, int64_t batch, const fl
         const Memory *memory = memories + index;
         linear(&stack->layers[index].cross.key_value, encoded, starts[batch], memory->key_values,
                false, work->scratch, threads);
-#pragma omp parallel for num_threads(threads) collapse(2)
+#pragma omp parallel for num_threads(threads) collapse(2) if (starts[batch] * dim > FEW_NUMBERS)
         for (int64_t sentence = 0; sentence < batch; sentence++) {
             for (int64_t head = 0; head < heads; head++) {
                 const int64_t start = starts[sentence], length = starts[sentence + 1] - start;

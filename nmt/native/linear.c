@@ -9,7 +9,10 @@
 #define PANEL (2 * LANES)  // outputs computed together
 #define MOST_ROWS (LANES == 16 ? 12 : 6)  // rows computed together: as many as registers hold
 #define ROWS_AT_ONCE (4 * MOST_ROWS)  // of a panel that one thread works on
-#define FEW_PRODUCTS 16384  // for which other threads are not worth waking
+// Products from which on other threads are woken. Each time costs some microseconds, and on a busy
+// machine perhaps much more, so few are not worth it; 8-bit ones need less time and memory.
+#define MANY_PRODUCTS (1 << 18)
+#define MANY_PRODUCTS8 (1 << 21)
 
 #if defined(__AVX512VNNI__)
 #define GROUP 4  // inputs that are multiplied and added by one instruction
@@ -177,7 +180,8 @@ void linear(const Linear *layer, const float *x, int64_t rows, float *out, int64
     const int64_t panels = (layer->outputs + PANEL - 1) / PANEL;
     const int64_t parts = (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     const int64_t groups = (layer->inputs + GROUP - 1) / GROUP;
-    const int many = rows * layer->inputs * layer->outputs > FEW_PRODUCTS;
+    const int many = rows * layer->inputs * layer->outputs
+                     > (layer->weight8 ? MANY_PRODUCTS8 : MANY_PRODUCTS);
     float *steps = scratch;
     Input8 *numbers = (Input8 *)(scratch + rows);
 #pragma omp parallel num_threads(threads) if (many)

@@ -2,6 +2,7 @@
 
 #include "vectors.h"
 
+#define FEW_LOGITS 65536  // for which other threads are not worth waking
 #define LARGEST_LOG 69.0f  // as in nmt/decoding/search.py
 
 // normalizer [rows]: the logarithms of the sums of the exponentials of logits [rows, vocabulary].
@@ -9,7 +10,8 @@
 int64_t normalize(const float *logits, int64_t rows, int64_t vocabulary, float *normalizer,
                   int64_t threads) {
     int64_t beyond = 0;
-#pragma omp parallel for num_threads(threads) reduction(+ : beyond)
+#pragma omp parallel for num_threads(threads) reduction(+ : beyond) \
+    if (rows * vocabulary > FEW_LOGITS)
     for (int64_t row = 0; row < rows; row++) {
         const float *from = logits + row * vocabulary;
         Vector sums[2] = {all(0.0f), all(0.0f)};
@@ -78,7 +80,7 @@ void choose_beam(const float *logits, const float *normalizer, const double *sco
                  int64_t width, int64_t vocabulary, int64_t beam, int64_t end,
                  const Candidates *finished, const Candidates *live, int64_t threads) {
     const int64_t count = beam + 1 < vocabulary ? beam + 1 : vocabulary, most = 2 * beam;
-#pragma omp parallel for num_threads(threads)
+#pragma omp parallel for num_threads(threads) if (batch * width * vocabulary > FEW_LOGITS)
     for (int64_t sentence = 0; sentence < batch; sentence++) {
         Candidate best[most + 1];
         for (int64_t rank = 0; rank < most; rank++)

@@ -32,7 +32,7 @@ def walk(step: EngineStep | TorchStep) -> list[Tensor]:
     tokens = torch.full((len(LENGTHS), 1), 1)
     found = []
     for position in range(POSITIONS):
-        found.append(step(tokens))
+        found.append(step(tokens).clone())
         batch, width = tokens.shape
         parents = torch.randint(0, width, (batch, BEAM), generator=generator)
         step.reorder(parents)
