@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from nmt.model.entmax import Beta, entmax, pull_back_, solve_
 from nmt.model.masking import MaskBlock, clear_empty_rows, hide, open_empty_rows
+from nmt.native.library import RowMap
 
 SMALLEST_BETA = 1e-6  # keeps a learned alpha above 1 in float32, too
 # Unnormalised weights end here, so that their sums, and the squares of these, are finite.
@@ -36,6 +37,10 @@ class ScoreMap(nn.Module):
 
     def parameter(self) -> Tensor | None:
         """What the map has to learn, a number a head: [H]."""
+        return None
+
+    def row_map(self) -> tuple[RowMap, float | Tensor] | None:
+        """The map as the kernels know it, with its parameter: a number, or one a head [H]."""
         return None
 
     def weights_(self, scores: Tensor, mask: MaskBlock | None, parameter: Tensor | None) -> None:
@@ -59,6 +64,9 @@ class Softmax(ScoreMap):
     """exp(score) over its sum."""
 
     in_place = True
+
+    def row_map(self) -> tuple[RowMap, float | Tensor]:
+        return RowMap.SOFTMAX, 0.0
 
     def forward(self, scores: Tensor, visible: Tensor | None) -> Tensor:
         return masked_softmax(scores, visible)
@@ -105,6 +113,14 @@ class Entmax(ScoreMap):
         if self.raw_alpha is None:
             return None
         return SMALLEST_BETA + (1.0 - SMALLEST_BETA) * torch.sigmoid(self.raw_alpha)
+
+    def row_map(self) -> tuple[RowMap, float | Tensor] | None:
+        if self.backend == "package":
+            return None
+        fixed = {2.0: RowMap.SPARSEMAX, 1.5: RowMap.ENTMAX15}
+        if self.fixed_alpha in fixed:
+            return fixed[self.fixed_alpha], 0.0
+        return RowMap.ENTMAX, self.alpha() - 1.0
 
     def alpha(self) -> Tensor | float:
         """alpha in (1, 2]: a number, or [H]."""
@@ -191,6 +207,10 @@ class Pointwise(ScoreMap):
     def parameter(self) -> Tensor | None:
         return self.threshold
 
+    def row_map(self) -> tuple[RowMap, float | Tensor]:
+        threshold = self.fixed_threshold if self.threshold is None else self.threshold
+        return RowMap[self.activation.upper()], threshold
+
     def forward(self, scores: Tensor, visible: Tensor | None) -> Tensor:
         if self.threshold is not None:
             scores = scores - self.threshold.to(scores.dtype)[:, None, None]
@@ -223,6 +243,9 @@ class TopK(ScoreMap):
     def __init__(self, k: int) -> None:
         super().__init__()
         self.k = k
+
+    def row_map(self) -> tuple[RowMap, float | Tensor]:
+        return RowMap.TOP_K, float(self.k)
 
     def forward(self, scores: Tensor, visible: Tensor | None) -> Tensor:
         if self.k >= scores.shape[-1]:

@@ -5,6 +5,7 @@ compiler. Without them everything works the same, more slowly. `NMT_NATIVE=0` sw
 """
 
 import ctypes
+import enum
 import logging
 import os
 import sysconfig
@@ -20,6 +21,21 @@ BUILDS = {
     "x86_64_v4": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
     "x86_64_v3": {"avx2", "fma", "bmi2"},
 }
+
+
+class RowMap(enum.IntEnum):
+    """How a row of scores becomes weights, as score_maps.h numbers it."""
+
+    SOFTMAX = 0
+    SPARSEMAX = 1
+    ENTMAX15 = 2
+    ENTMAX = 3
+    RELU = 4
+    GELU = 5
+    LEAKY_RELU = 6
+    SQUARED_RELU = 7
+    IDENTITY = 8
+    TOP_K = 9
 
 
 def processor_flags() -> set[str]:

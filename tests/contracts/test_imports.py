@@ -13,15 +13,16 @@ BASE = {"errors", "progress"}
 MAY_IMPORT = {
     "errors": set[str](),
     "progress": set[str](),
+    "native": set[str](),
     "config": BASE,
     "data": BASE | {"config"},
-    "model": BASE | {"config"},
+    "model": BASE | {"config", "native"},
     "evaluation": BASE | {"data"},
     "checkpoint": BASE | {"config", "data", "model"},
     "decoding": BASE | {"config", "data", "model", "checkpoint"},
     "analysis": BASE | {"config", "data", "model", "checkpoint", "decoding", "evaluation"},
 }
-MAY_IMPORT["training"] = MAY_IMPORT["analysis"] | {"analysis"}
+MAY_IMPORT["training"] = MAY_IMPORT["analysis"] | {"analysis", "native"}
 MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training"}
 MAY_IMPORT["recipes"] = BASE | {"config", "data", "evaluation"}
 MAY_IMPORT["export"] = MAY_IMPORT["checkpoint"] | {"checkpoint"}
