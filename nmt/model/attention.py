@@ -15,6 +15,7 @@ from nmt.model.attention_kinds import attention_kind
 from nmt.model.blockwise import BlockwiseAttention, Settings, split_heads
 from nmt.model.dropout import Dropout
 from nmt.model.masking import InPlaceMask
+from nmt.model.native_attention import NativeAttention, goes_natively
 
 HALF = (torch.float16, torch.bfloat16)
 WHOLE = slice(None)
@@ -61,9 +62,8 @@ class AttentionCore(nn.Module):
         if self.goes_blockwise(projections[0]):
             settings = self.settings(visible)
             parameter = self.weights.parameter()
-            return self.finish(
-                BlockwiseAttention.apply(settings, visible, parameter, *projections)  # type: ignore[no-untyped-call]
-            )
+            form = NativeAttention if goes_natively(settings, *projections) else BlockwiseAttention
+            return self.finish(form.apply(settings, visible, parameter, *projections))  # type: ignore[no-untyped-call]
         query, key, value = split_heads(projections, self.heads)
         return self.finish(self.attend_plainly(query, KeyValue(key, value), visible))
 

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
+SPARE_DRAWS = 4  # of 64 bits: kernels read whole vectors
 
 
 def dropped_levels(rate: float) -> int:
@@ -17,17 +18,27 @@ def keep_scale(rate: float) -> float:
     return LEVELS / (LEVELS - dropped_levels(rate))
 
 
-def kept_elements(x: Tensor, rate: float) -> Tensor:
-    """0 where an element of x is dropped, 1 where it is kept, in the shape and type of x.
+def least_kept(rate: float) -> int:
+    """The lowest 16-bit draw, as a signed number, that keeps its element."""
+    return dropped_levels(rate) - LEVELS // 2
 
-    Every element gets 16 bits of its own. Drawing four elements' bits as one integer takes a
-    seventh of the time of `bernoulli_`, which draws a double for each element.
+
+def draw_bits(count: int, device: torch.device) -> Tensor:
+    """16 random bits for each of `count` elements, [count], with room for vectors at the end.
+
+    Drawing four elements' bits as one integer takes a seventh of the time of `bernoulli_`, which
+    draws a double for each element.
     """
-    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
-    draws.random_(-(1 << 63), None)
-    bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
-    least_kept = dropped_levels(rate) - LEVELS // 2
-    return torch.ge(bits, least_kept, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
+    draws = torch.empty((count + 3) // 4 + SPARE_DRAWS, dtype=torch.int64, device=device)
+    draws[:-SPARE_DRAWS].random_(-(1 << 63), None)
+    return draws.view(torch.int16)[:count]
+
+
+def kept_elements(x: Tensor, rate: float) -> Tensor:
+    """0 where an element of x is dropped, 1 where it is kept, in the shape and type of x."""
+    bits = draw_bits(x.numel(), x.device).view(x.shape)
+    kept = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return torch.ge(bits, least_kept(rate), out=kept)
 
 
 def dropout_factors(x: Tensor, rate: float) -> Tensor:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nmt.native.training import gated_rms_norm, gated_rms_norm_backward, kernels_suit
+
 EPSILON = 1e-8  # under the root, as the authors' code has it
 
 
@@ -19,6 +21,9 @@ class GatedRMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, gain: Tensor, gate: Tensor | None) -> Tensor:
+        ctx.natively = kernels_suit(z, gain, gate)
+        if ctx.natively:
+            z = z.contiguous()
         output, scale = norm_rows(z, gain, gate)
         ctx.save_for_backward(z, gain, gate, scale)
         return output
@@ -26,30 +31,41 @@ class GatedRMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         z, gain, gate, scale = ctx.saved_tensors
-        dim = z.shape[-1]
-        x, dy, scale = z.reshape(-1, dim), gradients[0].reshape(-1, dim), scale.view(-1, 1)
-        r = scale[:, 0]
-        opening = None if gate is None else (x * gate).sigmoid_()
-        dx = dy.clone() if opening is None else dy * opening
-        product = dx * x
-        gain_gradient = torch.mv(product.t(), r)
-        shared = torch.mv(product, gain).mul_(r).mul_(r).mul_(r).div_(-dim)
-        dx.mul_(gain)
-        gate_gradient = None
-        if gate is not None and opening is not None:
-            product.addcmul_(product, opening, value=-1.0)
-            dx.addcmul_(product, gain * gate)
-            gate_gradient = torch.mv(product.mul_(x).t(), r).mul_(gain)
-        dx.mul_(scale).addcmul_(x, shared[:, None])
-        return dx.view_as(z), gain_gradient, gate_gradient
+        if ctx.natively:
+            return gated_rms_norm_backward(z, gain, gate, scale, gradients[0].contiguous())
+        return pull_back_rows(z, gain, gate, scale, gradients[0])
+
+
+def pull_back_rows(
+    z: Tensor, gain: Tensor, gate: Tensor | None, scale: Tensor, outer: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients of z, gain and gate for `outer`, that of the output, by torch."""
+    dim = z.shape[-1]
+    x, dy, scale = z.reshape(-1, dim), outer.reshape(-1, dim), scale.view(-1, 1)
+    r = scale[:, 0]
+    opening = None if gate is None else (x * gate).sigmoid_()
+    dx = dy.clone() if opening is None else dy * opening
+    product = dx * x
+    gain_gradient = torch.mv(product.t(), r)
+    shared = torch.mv(product, gain).mul_(r).mul_(r).mul_(r).div_(-dim)
+    dx.mul_(gain)
+    gate_gradient = None
+    if gate is not None and opening is not None:
+        product.addcmul_(product, opening, value=-1.0)
+        dx.addcmul_(product, gain * gate)
+        gate_gradient = torch.mv(product.mul_(x).t(), r).mul_(gain)
+    dx.mul_(scale).addcmul_(x, shared[:, None])
+    return dx.view_as(z), gain_gradient, gate_gradient
 
 
 def norm_rows(x: Tensor, gain: Tensor, gate: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The normed, gated rows of x [..., D], and 1 / rms of each, [..., 1]."""
+    """The normed, gated rows of x [..., D], and 1 / rms of each, [...]."""
+    if kernels_suit(x, gain, gate):
+        return gated_rms_norm(x.contiguous(), gain, gate, EPSILON)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     scale: Tensor = norm.square_().div_(x.shape[-1]).add_(EPSILON).rsqrt_()
     y = x * gain if gate is None else (x * gate).sigmoid_().mul_(x).mul_(gain)
-    return y.mul_(scale), scale
+    return y.mul_(scale), scale.squeeze(-1)
 
 
 class HeadNorm(nn.Module):

@@ -9,6 +9,7 @@
 
 #define MOST_STEPS 60
 #define LARGEST_WEIGHT 1e12f  // as in nmt/model/activations.py
+#define SERIES_BELOW 0.02f    // as in nmt/model/entmax.py
 
 static void fill_rest(float *row, size_t count, float rest) {
     for (size_t place = count; place < round_up(count); place++) row[place] = rest;
@@ -23,7 +24,7 @@ static float row_largest(const float *row, size_t count) {
     return largest(most);
 }
 
-static void softmax(float *row, size_t count) {
+static RowState softmax(float *row, size_t count) {
     fill_rest(row, count, -INFINITY);
     float top = row_largest(row, count);
     Vector total = all(0.0f);
@@ -35,6 +36,13 @@ static void softmax(float *row, size_t count) {
     float factor = 1.0f / sum(total);
     for (size_t place = 0; place < count; place += LANES)
         store(row + place, load(row + place) * factor);
+    return (RowState){top, factor};
+}
+
+static void softmax_again(RowState state, float *row, size_t count) {
+    fill_rest(row, count, -INFINITY);
+    for (size_t place = 0; place < count; place += LANES)
+        store(row + place, exponential(load(row + place) - state.top) * state.inner);
 }
 
 // What the weights at a threshold add up to, and how fast that falls with the threshold.
@@ -60,17 +68,6 @@ static Measure measure_entmax15(const float *row, size_t count, float shift) {
         slope += u;
     }
     return (Measure){sum(total), sum(slope)};
-}
-
-// log2(1 + u) for u in [-1, 0]; anything at -1.
-INLINE Vector logarithm2_of_1_plus(Vector u) {
-    Vector s = u / (2.0f + u), square = s * s;
-    Vector p = all(0.2222222222f * 1.44269504f);
-    p = p * square + 0.2857142857f * 1.44269504f;
-    p = p * square + 0.4f * 1.44269504f;
-    p = p * square + 0.6666666667f * 1.44269504f;
-    p = p * square + 2.0f * 1.44269504f;
-    return choose(u > -0.29f, p * s, logarithm2(1.0f + u));
 }
 
 // The slope (1 + u)^(1 / beta - 1) of each weight, u = beta (x - t) >= -1; the weight is 1 + u of it.
@@ -106,13 +103,57 @@ static float newton_step(enum ScoreMap map, Measure found, float beta) {
     }
 }
 
-// Thresholds are shifted by 1 / beta in the two closed forms, and the sum of 1.5-entmax has a
-// factor of 4.
-static void entmax(enum ScoreMap map, float beta, float *row, size_t count) {
-    fill_rest(row, count, -INFINITY);
-    float top = row_largest(row, count);
-    for (size_t place = 0; place < count; place += LANES)
-        store(row + place, load(row + place) - top);
+// The numbers of a row above a bound (and NaN), with their places; returns how many there are.
+static size_t gather(const float *row, size_t count, float bound, float *found, int32_t *places) {
+    size_t number = 0;
+#if LANES == 16
+    for (size_t place = 0; place < count; place += LANES) {
+        __m512 x = (__m512)load(row + place);
+        __mmask16 above = _mm512_cmp_ps_mask(x, (__m512)all(bound), _CMP_NLE_UQ);
+        if (count - place < LANES) above &= (__mmask16)((1u << (count - place)) - 1);
+        __m512i at = (__m512i)(lane_numbers() + (int32_t)place);
+        _mm512_storeu_ps(found + number, _mm512_maskz_compress_ps(above, x));
+        _mm512_storeu_si512(places + number, _mm512_maskz_compress_epi32(above, at));
+        number += (size_t)__builtin_popcount(above);
+    }
+#else
+    for (size_t place = 0; place < count; place++) {
+        found[number] = row[place];
+        places[number] = (int32_t)place;
+        number += !(row[place] <= bound);
+    }
+#endif
+    return number;
+}
+
+static void scatter(const float *found, const int32_t *places, size_t number, float *row,
+                    size_t count) {
+    memset(row, 0, sizeof *row * round_up(count));
+    for (size_t index = 0; index < number; index++) row[places[index]] = found[index];
+}
+
+INLINE Vector entmax_weight(enum ScoreMap map, Vector x, float beta, float exponent) {
+    if (map == ENTMAX) {
+        Vector u = at_least(x * beta, -1.0f), slope = entmax_slope(u, exponent);
+        return slope + slope * u;
+    }
+    x = at_least(x, 0.0f);
+    if (map == ENTMAX15) x *= x * 0.25f;
+    return x;
+}
+
+static void entmax_weights(enum ScoreMap map, float beta, RowState state, float *row,
+                           size_t count) {
+    float exponent = 1.0f / beta - 1.0f;
+    for (size_t place = 0; place < count; place += LANES) {
+        Vector x = load(row + place) - state.top - state.inner;
+        store(row + place, entmax_weight(map, x, beta, exponent));
+    }
+}
+
+// Overwrites scores less the highest by weights; returns the threshold. Thresholds are shifted by
+// 1 / beta in the two closed forms, and the sum of 1.5-entmax has a factor of 4.
+static float solve(enum ScoreMap map, float beta, float *row, size_t count) {
     float lowest = map == SPARSEMAX ? -1.0f : map == ENTMAX15 ? -2.0f : 0.0f;
     float limit = (map == ENTMAX15 ? 4.0f : 1.0f) * (1.0f + 16.0f * FLT_EPSILON);
     float shift = lowest + 0.5f / (beta + 0.4f);  // about what scores of unit variance need
@@ -122,18 +163,42 @@ static void entmax(enum ScoreMap map, float beta, float *row, size_t count) {
         if (number > 0 && !(found.total > limit)) break;
         if (number == 0 && shift < lowest) shift = lowest;
     }
-    float exponent = 1.0f / beta - 1.0f;
-    for (size_t place = 0; place < count; place += LANES) {
-        Vector x = load(row + place) - shift;
-        if (map == ENTMAX) {
-            Vector u = at_least(x * beta, -1.0f), slope = entmax_slope(u, exponent);
-            x = slope + slope * u;
-        } else {
-            x = at_least(x, 0.0f);
-            if (map == ENTMAX15) x = x * x * 0.25f;
-        }
-        store(row + place, x);
-    }
+    entmax_weights(map, beta, (RowState){0.0f, shift}, row, count);
+    return shift;
+}
+
+static void subtract(float *row, size_t count, float x) {
+    for (size_t place = 0; place < count; place += LANES)
+        store(row + place, load(row + place) - x);
+}
+
+// Powers are dear: of any beta only the scores that can have a weight are looked at.
+static RowState entmax_of_few(float beta, float *row, size_t count) {
+    fill_rest(row, count, -INFINITY);
+    float top = row_largest(row, count), few[count + LANES];
+    int32_t places[count + LANES];
+    size_t number = gather(row, count, top - 1.0f / beta, few, places);
+    fill_rest(few, number, -INFINITY);
+    subtract(few, number, top);
+    float shift = solve(ENTMAX, beta, few, number);
+    scatter(few, places, number, row, count);
+    return (RowState){top, shift};
+}
+
+static void entmax_of_few_again(float beta, RowState state, float *row, size_t count) {
+    float few[count + LANES];
+    int32_t places[count + LANES];
+    size_t number = gather(row, count, state.top - 1.0f / beta, few, places);
+    fill_rest(few, number, -INFINITY);
+    entmax_weights(ENTMAX, beta, state, few, number);
+    scatter(few, places, number, row, count);
+}
+
+static RowState entmax(enum ScoreMap map, float beta, float *row, size_t count) {
+    fill_rest(row, count, -INFINITY);
+    float top = row_largest(row, count);
+    subtract(row, count, top);
+    return (RowState){top, solve(map, beta, row, count)};
 }
 
 static void pointwise(enum ScoreMap map, float threshold, float *row, size_t count) {
@@ -160,7 +225,7 @@ static int falling(const void *left, const void *right) {
 }
 
 // Softmax of the k highest scores; ties with the k-th stay in.
-static void top_k(size_t k, float *row, size_t count) {
+static RowState top_k(size_t k, float *row, size_t count) {
     if (k < count) {
         float sorted[count];
         memcpy(sorted, row, sizeof sorted);
@@ -168,16 +233,121 @@ static void top_k(size_t k, float *row, size_t count) {
         for (size_t place = 0; place < count; place++)
             if (row[place] < sorted[k - 1]) row[place] = -INFINITY;
     }
-    softmax(row, count);
+    return softmax(row, count);
 }
 
-void weigh_row(enum ScoreMap map, float parameter, float *row, size_t count) {
+RowState weigh_row(enum ScoreMap map, float parameter, float *row, size_t count) {
     switch (map) {
-        case SOFTMAX: softmax(row, count); break;
-        case SPARSEMAX: entmax(map, 1.0f, row, count); break;
-        case ENTMAX15: entmax(map, 0.5f, row, count); break;
-        case ENTMAX: entmax(map, parameter, row, count); break;
-        case TOP_K: top_k((size_t)parameter, row, count); break;
+        case SOFTMAX: return softmax(row, count);
+        case SPARSEMAX: return entmax(map, 1.0f, row, count);
+        case ENTMAX15: return entmax(map, 0.5f, row, count);
+        case ENTMAX: return entmax_of_few(parameter, row, count);
+        case TOP_K: return top_k((size_t)parameter, row, count);
+        default: pointwise(map, parameter, row, count); return (RowState){0.0f, 0.0f};
+    }
+}
+
+void weigh_row_again(enum ScoreMap map, float parameter, RowState state, float *row, size_t count) {
+    switch (map) {
+        case SOFTMAX: softmax_again(state, row, count); break;
+        case SPARSEMAX:
+        case ENTMAX15:
+            fill_rest(row, count, -INFINITY);
+            entmax_weights(map, 0.0f, state, row, count);  // these know their beta
+            break;
+        case ENTMAX: entmax_of_few_again(parameter, state, row, count); break;
         default: pointwise(map, parameter, row, count);
+    }
+}
+
+static void pull_back_softmax(const float *weights, float *gradient, size_t count) {
+    Vector total = all(0.0f);
+    for (size_t place = 0; place < count; place += LANES)
+        total += load(weights + place) * load(gradient + place);
+    float mean = sum(total);
+    for (size_t place = 0; place < count; place += LANES)
+        store(gradient + place, load(weights + place) * (load(gradient + place) - mean));
+}
+
+// p^(1 - beta): how fast a weight falls with the threshold; 0 where the weight is.
+INLINE Vector slope_of_weight(enum ScoreMap map, Vector p) {
+    return map == SPARSEMAX ? choose(p > 0.0f, all(1.0f), p) : root(p);
+}
+
+static void pull_back_entmax(enum ScoreMap map, const float *weights, float *gradient,
+                             size_t count) {
+    Vector slopes = all(0.0f), products = all(0.0f);
+    for (size_t place = 0; place < count; place += LANES) {
+        Vector slope = slope_of_weight(map, load(weights + place));
+        slopes += slope;
+        products += slope * load(gradient + place);
+    }
+    float total = sum(slopes);
+    float mean = sum(products) / (total < FLT_MIN ? FLT_MIN : total);
+    for (size_t place = 0; place < count; place += LANES) {
+        Vector slope = slope_of_weight(map, load(weights + place));
+        store(gradient + place, slope * (load(gradient + place) - mean));
+    }
+}
+
+// dp / dbeta at a fixed threshold; in entmax.py it is `direct_gradient`.
+INLINE Vector gradient_of_beta(Vector p, Vector slope, Vector log, float beta) {
+    if (beta < SERIES_BELOW) {
+        Vector z = log * -beta;
+        Vector series = ((z / 120.0f + 1.0f / 24.0f) * z + 1.0f / 6.0f) * z + 0.5f;
+        return -series * log * log * p;
+    }
+    return ((p - slope) / beta - log * p) / beta;
+}
+
+static void pull_back_few(float beta, const float *weights, float *gradient, size_t count,
+                          float *beta_gradient) {
+    float few[count + LANES], slopes[count + LANES], directs[count + LANES];
+    int32_t places[count + LANES];
+    size_t number = gather(weights, count, 0.0f, few, places);
+    fill_rest(few, number, 0.0f);
+    Vector total = all(0.0f), product = all(0.0f), direct = all(0.0f);
+    float inner[count + LANES];
+    for (size_t index = 0; index < number; index++) inner[index] = gradient[places[index]];
+    fill_rest(inner, number, 0.0f);
+    for (size_t place = 0; place < number; place += LANES) {
+        Vector p = load(few + place), log = logarithm2(at_least(p, FLT_MIN));
+        Vector slope = p * power2(log * -beta);
+        total += slope;
+        product += slope * load(inner + place);
+        store(slopes + place, slope);
+        store(directs + place, gradient_of_beta(p, slope, log * 0.69314718f, beta));
+    }
+    float divisor = sum(total), mean = sum(product) / (divisor < FLT_MIN ? FLT_MIN : divisor);
+    for (size_t place = 0; place < number; place += LANES) {
+        Vector rest = load(inner + place) - mean;
+        direct += load(directs + place) * rest;
+        store(inner + place, load(slopes + place) * rest);
+    }
+    if (beta_gradient) *beta_gradient += sum(direct);
+    scatter(inner, places, number, gradient, count);
+}
+
+static void pull_back_relu(const float *weights, float *gradient, size_t count,
+                           float *threshold_gradient) {
+    Vector total = all(0.0f);
+    for (size_t place = 0; place < count; place += LANES) {
+        Vector g = choose(load(weights + place) <= 0.0f, all(0.0f), load(gradient + place));
+        total += g;
+        store(gradient + place, g);
+    }
+    if (threshold_gradient) *threshold_gradient -= sum(total);
+}
+
+void pull_back_row(enum ScoreMap map, float parameter, const float *weights, float *gradient,
+                   size_t count, float *parameter_gradient) {
+    fill_rest(gradient, count, 0.0f);
+    switch (map) {
+        case SOFTMAX: pull_back_softmax(weights, gradient, count); break;
+        case RELU: pull_back_relu(weights, gradient, count, parameter_gradient); break;
+        case ENTMAX: pull_back_few(parameter, weights, gradient, count, parameter_gradient); break;
+        // The map as a constant: only its own arithmetic stays in the loops.
+        case SPARSEMAX: pull_back_entmax(SPARSEMAX, weights, gradient, count); break;
+        default: pull_back_entmax(ENTMAX15, weights, gradient, count);
     }
 }

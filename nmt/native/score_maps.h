@@ -18,6 +18,21 @@ enum ScoreMap {
     TOP_K,  // its parameter: k
 };
 
+// What was found out about a row: enough to weigh the same scores again.
+typedef struct {
+    float top;    // the highest score of a normalised map
+    float inner;  // softmax: 1 / sum; sparsemax, entmax: the threshold below the top
+} RowState;
+
 // Overwrites scores [count] by weights. The row has room for round_up(count) numbers; what is
 // beyond `count` is overwritten by zeros.
-void weigh_row(enum ScoreMap map, float parameter, float *row, size_t count);
+RowState weigh_row(enum ScoreMap map, float parameter, float *row, size_t count);
+
+// The same for a row that was weighed before; not for TOP_K.
+void weigh_row_again(enum ScoreMap map, float parameter, RowState state, float *row, size_t count);
+
+// Overwrites the gradient of weights [count] by that of the scores; both rows as above. For SOFTMAX,
+// SPARSEMAX, ENTMAX15, ENTMAX, RELU. Adds the parameter's gradient to `parameter_gradient`, unless
+// that is NULL.
+void pull_back_row(enum ScoreMap map, float parameter, const float *weights, float *gradient,
+                   size_t count, float *parameter_gradient);

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <immintrin.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,17 +26,40 @@ INLINE Vector all(float x) { return x - (Vector){0}; }
 INLINE Vector choose(Ints where, Vector yes, Vector no) {
     return (Vector)((where & (Ints)yes) | (~where & (Ints)no));
 }
-// NaN in x is passed on.
-INLINE Vector at_least(Vector x, float least) { return choose(x < least, all(least), x); }
-INLINE Vector at_most(Vector x, float most) { return choose(x > most, all(most), x); }
+// NaN in x is passed on: of two numbers that cannot be compared these take the second.
+#if LANES == 16
+INLINE Vector at_least(Vector x, float least) {
+    return (Vector)_mm512_max_ps((__m512)all(least), (__m512)x);
+}
+INLINE Vector at_most(Vector x, float most) {
+    return (Vector)_mm512_min_ps((__m512)all(most), (__m512)x);
+}
+INLINE Vector root(Vector x) { return (Vector)_mm512_sqrt_ps((__m512)x); }
+#else
+INLINE Vector at_least(Vector x, float least) {
+    return (Vector)_mm256_max_ps((__m256)all(least), (__m256)x);
+}
+INLINE Vector at_most(Vector x, float most) {
+    return (Vector)_mm256_min_ps((__m256)all(most), (__m256)x);
+}
+INLINE Vector root(Vector x) { return (Vector)_mm256_sqrt_ps((__m256)x); }
+#endif
+
+INLINE Ints lane_numbers(void) {
+#if LANES == 16
+    return (Ints){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#else
+    return (Ints){0, 1, 2, 3, 4, 5, 6, 7};
+#endif
+}
 
 // Sums are by halves: always the same order, whatever the compiler.
+INLINE Vector add_half(Vector x, const int half) {
+    return x + __builtin_shuffle(x, (lane_numbers() + half) & (LANES - 1));
+}
 INLINE float sum(Vector x) {
-    float lanes[LANES];
-    store(lanes, x);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
-    return lanes[0];
+    if (LANES == 16) x = add_half(x, 8);
+    return add_half(add_half(add_half(x, 4), 2), 1)[0];
 }
 INLINE float largest(Vector x) {
     float lanes[LANES];
@@ -91,20 +115,46 @@ INLINE Vector exponential(Vector x) {
     return choose(x > 88.72f, all(INFINITY), y);
 }
 
-// log2 of x > 0 (normal numbers) to about 2e-7 relative to 1; used for powers.
-INLINE Vector logarithm2(Vector x) {
-    // x = 2^n m with m in [sqrt(1/2), sqrt(2))
-    Ints bits = (Ints)x;
+// log2(1 + u) for u in [-1, 0], exact for the smallest of them; anything finite at -1.
+INLINE Vector logarithm2_of_1_plus(Vector u) {
+    // 1 + u = 2^n m with m in [sqrt(1/2), sqrt(2))
+    Ints bits = (Ints)(1.0f + u);
     Ints n = (bits - 0x3f3504f3) >> 23;
     Vector m = (Vector)(bits - (n << 23));
     // log(m) = 2 atanh(s), s = (m - 1) / (m + 1), |s| < 0.172
-    Vector s = (m - 1.0f) / (m + 1.0f), square = s * s;
-    Vector p = all(0.2857142857f * 1.44269504f);  // 2/7 of log2(e), and so on
+    Vector s = choose(n == 0, u, m - 1.0f) / (m + 1.0f), square = s * s;
+    Vector p = all(0.2222222222f * 1.44269504f);  // 2/9 of log2(e), and so on
+    p = p * square + 0.2857142857f * 1.44269504f;
     p = p * square + 0.4f * 1.44269504f;
     p = p * square + 0.6666666667f * 1.44269504f;
     p = p * square + 2.0f * 1.44269504f;
     return to_floats(n) + p * s;
 }
 
-// 2^x; 0 below -126.
-INLINE Vector power2(Vector x) { return exponential(x * 0.69314718f); }
+// log2 of x > 0 (normal numbers) to about 2e-7 relative to 1; used for powers.
+INLINE Vector logarithm2(Vector x) {
+    Ints bits = (Ints)x;
+    Ints n = (bits - 0x3f3504f3) >> 23;
+    Vector m = (Vector)(bits - (n << 23));
+    Vector s = (m - 1.0f) / (m + 1.0f), square = s * s;
+    Vector p = all(0.2857142857f * 1.44269504f);
+    p = p * square + 0.4f * 1.44269504f;
+    p = p * square + 0.6666666667f * 1.44269504f;
+    p = p * square + 2.0f * 1.44269504f;
+    return to_floats(n) + p * s;
+}
+
+// 2^x for x < 128, about 0 below -126; NaN stays NaN.
+INLINE Vector power2(Vector x) {
+    Vector n = nearest(at_least(x, -126.0f));
+    Vector r = at_least(x, -127.0f) - n;
+    Vector p = all(1.5403530e-4f);  // of 2^r, |r| <= 1/2
+    p = p * r + 1.3333558e-3f;
+    p = p * r + 9.6181291e-3f;
+    p = p * r + 5.5504109e-2f;
+    p = p * r + 2.4022651e-1f;
+    p = p * r + 6.9314718e-1f;
+    p = p * r + 1.0f;
+    Ints whole = to_ints(choose(n == n, n, all(0.0f)));
+    return choose(x < -126.0f, all(0.0f), p * (Vector)((whole + 127) << 23));
+}

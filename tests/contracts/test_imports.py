@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "analysis": BASE
     | {"native", "config", "data", "model", "checkpoint", "decoding", "evaluation"},
 }
-MAY_IMPORT["training"] = MAY_IMPORT["analysis"] | {"analysis"}
+MAY_IMPORT["training"] = MAY_IMPORT["analysis"] | {"analysis", "native"}
 MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training"}
 MAY_IMPORT["recipes"] = BASE | {"config", "data", "evaluation"}
 MAY_IMPORT["export"] = MAY_IMPORT["checkpoint"] | {"checkpoint"}

@@ -1,0 +1,199 @@
+"""The kernels of training: tensors in, tensors out. All are float32, on the CPU, contiguous.
+
+Shapes: B batch, H heads, Q queries, K keys, N rows, D width, Dh = D / H.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nmt.native.library import RowMap, load
+
+INTEGER, NUMBER, POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+
+
+def kernels_suit(*tensors: Tensor | None) -> bool:
+    """Whether there are kernels that can take these tensors here."""
+    return (
+        not torch.compiler.is_compiling()
+        and all(
+            tensor is None or (tensor.dtype == torch.float32 and not tensor.is_cuda)
+            for tensor in tensors
+        )
+        and not torch.is_autocast_enabled("cpu")
+        and load() is not None
+    )
+
+
+def pointer(tensor: Tensor | None) -> ctypes.c_void_p:
+    """Where a contiguous tensor begins; NULL for none."""
+    assert tensor is None or tensor.is_contiguous()
+    return POINTER(None if tensor is None else tensor.data_ptr())
+
+
+def library() -> ctypes.CDLL:
+    """The kernels, where `kernels_suit` has said that there are some."""
+    found = load()
+    assert found is not None
+    return found
+
+
+class AttentionFields(ctypes.Structure):
+    """`Attention` of attention.c."""
+
+    _fields_ = (
+        *((name, INTEGER) for name in ("heads", "queries", "keys", "width")),
+        *((name, INTEGER) for name in ("query_step", "key_step")),
+        *((name, POINTER) for name in ("query", "key", "value", "visible")),
+        *((f"visible_{name}_step", INTEGER) for name in ("sentence", "head", "query")),
+        ("map", INTEGER),
+        ("parameters", POINTER),
+        *((name, NUMBER) for name in ("scale", "keep_scale")),
+        ("least_kept", INTEGER),
+        ("states", POINTER),
+    )
+
+
+class GradientFields(ctypes.Structure):
+    """`Gradients` of attention.c."""
+
+    _fields_ = tuple((name, POINTER) for name in ("outer", "query", "key", "value", "parameters"))
+
+
+@dataclass(frozen=True)
+class AttentionInput:
+    """What attention takes, forward and backward."""
+
+    projections: Sequence[Tensor]  # [B, T, n D], holding query, key and value side by side
+    heads: int
+    visible: Tensor | None  # boolean, broadcastable to [B, H, Q, K]
+    map: RowMap
+    parameters: Tensor  # [H]
+    scale: float
+    least_kept: int  # a draw of 16 bits from which on a weight is kept
+    keep_scale: float
+    states: Tensor  # [B, H, Q, 2]: filled forward, read backward
+
+    def parts(self, projections: Sequence[Tensor]) -> list[ctypes.c_void_p]:
+        """Where query, key and value begin in the projections, or in tensors of their shapes."""
+        width = sum(projection.shape[-1] for projection in projections) // 3
+        return [
+            POINTER(projection.data_ptr() + 4 * place)
+            for projection in projections
+            for place in range(0, projection.shape[-1], width)
+        ]
+
+    def fields(self) -> AttentionFields:
+        """The same for the kernels."""
+        assert all(projection.is_contiguous() for projection in self.projections)
+        first, last = self.projections[0], self.projections[-1]
+        batch, queries, keys = first.shape[0], first.shape[1], last.shape[1]
+        width = sum(projection.shape[-1] for projection in self.projections) // (3 * self.heads)
+        strides = [0, 0, 0]
+        if self.visible is not None:
+            assert self.visible.stride(-1) == 1 or keys == 1
+            strides = list(self.visible.expand(batch, self.heads, queries, keys).stride()[:3])
+        return AttentionFields(
+            *(self.heads, queries, keys, width),
+            *(first.shape[-1], last.shape[-1]),
+            *self.parts(self.projections),
+            POINTER(None if self.visible is None else self.visible.data_ptr()),
+            *strides,
+            self.map,
+            pointer(self.parameters),
+            *(self.scale, self.keep_scale),
+            self.least_kept,
+            pointer(self.states),
+        )
+
+
+def attend(
+    inputs: AttentionInput,
+    heads: slice,
+    draws: Tensor | None,
+    *,
+    output: Tensor,
+    observed: Tensor | None,
+) -> None:
+    """Write output [B, Q, D], and weights [B, H, Q, K] to be observed, of heads among B H.
+
+    draws [heads, Q, K] are of 16 bits, with room for 16 more.
+    """
+    library().attend(
+        ctypes.byref(inputs.fields()),
+        INTEGER(heads.start),
+        INTEGER(heads.stop - heads.start),
+        pointer(draws),
+        pointer(output),
+        pointer(observed),
+        torch.get_num_threads(),
+    )
+
+
+def attend_backward(
+    inputs: AttentionInput,
+    heads: slice,
+    draws: Tensor | None,
+    *,
+    outer: Tensor,
+    gradients: Sequence[Tensor],
+    parameters: Tensor | None,
+) -> None:
+    """Write the gradients of the projections, and those of the parameters by sentence, [B, H]."""
+    fields = GradientFields(pointer(outer), *inputs.parts(gradients), pointer(parameters))
+    library().attend_backward(
+        ctypes.byref(inputs.fields()),
+        INTEGER(heads.start),
+        INTEGER(heads.stop - heads.start),
+        pointer(draws),
+        ctypes.byref(fields),
+        torch.get_num_threads(),
+    )
+
+
+class RmsFields(ctypes.Structure):
+    """`RmsBackward` of norms.c."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("x", "gain", "gate", "scales", "outer", "inner")),
+        ("width", INTEGER),
+    )
+
+
+def gated_rms_norm(
+    x: Tensor, gain: Tensor, gate: Tensor | None, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """sigmoid(gate x) gain x / rms(x) for x [..., D], and 1 / rms of each row, [...]."""
+    output, scales = torch.empty_like(x), x.new_empty(x.shape[:-1])
+    library().gated_rms_norm(
+        pointer(x),
+        pointer(gain),
+        pointer(gate),
+        INTEGER(scales.numel()),
+        INTEGER(x.shape[-1]),
+        NUMBER(epsilon),
+        pointer(output),
+        pointer(scales),
+        torch.get_num_threads(),
+    )
+    return output, scales
+
+
+def gated_rms_norm_backward(
+    x: Tensor, gain: Tensor, gate: Tensor | None, scales: Tensor, outer: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients of x, gain and gate for `outer`, that of the output."""
+    inner, gain_gradient = torch.empty_like(x), torch.empty_like(gain)
+    gate_gradient = None if gate is None else torch.empty_like(gate)
+    pointers = map(pointer, (x, gain, gate, scales, outer, inner))
+    library().gated_rms_norm_backward(
+        ctypes.byref(RmsFields(*pointers, x.shape[-1])),
+        INTEGER(scales.numel()),
+        pointer(gain_gradient),
+        pointer(gate_gradient),
+        torch.get_num_threads(),
+    )
+    return inner, gain_gradient, gate_gradient

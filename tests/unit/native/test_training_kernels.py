@@ -1,0 +1,215 @@
+"""Every kernel of training is the torch form that it stands for: values, gradients, bits."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from support.attention_cases import CASES
+from torch import Tensor
+
+from nmt.config.config import AttentionConfig
+from nmt.model import native_attention, norms
+from nmt.model.attention import AttentionCore
+from nmt.model.blockwise import BlockwiseAttention, Settings
+from nmt.model.native_attention import NativeAttention, goes_natively
+from nmt.native import training as kernels
+from nmt.native.library import load
+
+pytestmark = pytest.mark.skipif(load() is None, reason="no kernels were built for this processor")
+
+HEADS = 3
+NATIVE = ("softmax", "sparsemax", "entmax15", "entmax 1.02", "entmax 1.3", "entmax learned")
+RECTIFIED = ("ReLU alone", "rela-g above 0.3", "rela-g learned threshold")
+every_map = pytest.mark.parametrize("kind", NATIVE + RECTIFIED)
+# Queries, keys and the width of a head: fewer than a vector, a vector, and no multiples of one.
+SIZES = [(1, 1, 1), (5, 3, 8), (16, 16, 16), (37, 45, 20), (130, 33, 64), (3, 200, 33)]
+every_size = pytest.mark.parametrize("size", SIZES, ids=str)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """The number of threads is put back."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def make_settings(kind: str, width: int, dropout: float = 0.0) -> tuple[Settings, Tensor | None]:
+    torch.manual_seed(0)
+    config: AttentionConfig = CASES[kind]
+    core = AttentionCore(HEADS * width, HEADS, attention=config, dropout=dropout).train()
+    parameter = core.weights.parameter()
+    if parameter is not None:
+        parameter = torch.tensor([0.01, 0.4, 1.0], requires_grad=True)  # the first: by a series
+    return core.settings(None), parameter
+
+
+def make_inputs(size: tuple[int, int, int], *, batch: int = 2) -> list[Tensor]:
+    queries, keys, width = size
+    generator = torch.Generator().manual_seed(1)
+    return [
+        torch.randn(batch, length, parts * HEADS * width, generator=generator).requires_grad_()
+        for length, parts in ((queries, 1), (keys, 2))
+    ]
+
+
+def make_mask(name: str, size: tuple[int, int, int], *, batch: int = 2) -> Tensor | None:
+    queries, keys, _ = size
+    if name == "none":
+        return None
+    if name == "padding":
+        return (torch.arange(keys) < torch.tensor([[keys], [keys // 2]]))[:, None, None, :]
+    if name == "causal":
+        return torch.ones(queries, keys, dtype=torch.bool).tril_()
+    mask = torch.rand(batch, HEADS, queries, keys, generator=torch.Generator().manual_seed(2)) < 0.6
+    mask[0, 1, queries // 2] = False
+    mask[1, :, queries // 2 :] = False
+    return mask
+
+
+def run(
+    form: type[torch.autograd.Function],
+    settings: Settings,
+    mask: Tensor | None,
+    parameter: Tensor | None,
+    inputs: list[Tensor],
+) -> list[Tensor]:
+    """The output, and the gradients of everything."""
+    torch.manual_seed(3)
+    output = form.apply(settings, mask, parameter, *inputs)
+    outward = torch.linspace(-1.0, 1.0, output.numel()).view_as(output)
+    wanted = inputs if parameter is None else [*inputs, parameter]
+    return [output, *torch.autograd.grad(output, wanted, outward)]
+
+
+def assert_close(found: list[Tensor], expected: list[Tensor]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        scale = max(1.0, float(other.detach().abs().max()))
+        torch.testing.assert_close(one, other, atol=3e-5 * scale, rtol=3e-4)
+
+
+def assert_equal(found: list[Tensor], expected: list[Tensor]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+@every_map
+@every_size
+@pytest.mark.parametrize("mask", ["none", "padding", "causal", "any"])
+def test_attention_is_the_blockwise_one(kind: str, size: tuple[int, int, int], mask: str) -> None:
+    settings, parameter = make_settings(kind, size[2])
+    inputs, visible = make_inputs(size), make_mask(mask, size)
+    assert goes_natively(settings, *inputs)
+    found = run(NativeAttention, settings, visible, parameter, inputs)
+    assert_close(found, run(BlockwiseAttention, settings, visible, parameter, inputs))
+
+
+@every_map
+@pytest.mark.parametrize("draws_at_once", [1 << 24, 2 * 32 * 20])
+def test_dropout_drops_what_the_blockwise_form_drops(
+    kind: str, draws_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_attention, "DRAWS_AT_ONCE", draws_at_once)
+    size = (32, 20, 24)
+    settings, parameter = make_settings(kind, size[2], dropout=0.3)
+    inputs, visible = make_inputs(size), make_mask("padding", size)
+    found = run(NativeAttention, settings, visible, parameter, inputs)
+    state = torch.get_rng_state()
+    assert_close(found, run(BlockwiseAttention, settings, visible, parameter, inputs))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@every_map
+@pytest.mark.usefixtures("threads")
+def test_attention_has_the_same_bits_on_any_number_of_threads(kind: str) -> None:
+    size = (37, 45, 20)
+    settings, parameter = make_settings(kind, size[2], dropout=0.3)
+    inputs, visible = make_inputs(size), make_mask("any", size)
+    results = []
+    for count in (1, 2, 2):
+        torch.set_num_threads(count)
+        results.append(run(NativeAttention, settings, visible, parameter, inputs))
+    assert_equal(results[1], results[0])
+    assert_equal(results[2], results[0])
+
+
+@every_map
+@pytest.mark.parametrize("content", [7.0, torch.nan, torch.inf])
+def test_hidden_keys_at_the_end_change_no_bit(kind: str, content: float) -> None:
+    size = (20, 45, 16)
+    settings, parameter = make_settings(kind, size[2])
+    query, short = make_inputs(size)
+    more = torch.full((2, 21, short.shape[2]), content)
+    long = torch.cat([short.detach(), more], dim=1).requires_grad_()
+    visible = (torch.arange(66) < 45).view(1, 1, 1, 66)
+    alone = run(NativeAttention, settings, None, parameter, [query, short])
+    beside = run(NativeAttention, settings, visible, parameter, [query, long])
+    assert not beside[2][:, 45:].any()
+    beside[2] = beside[2][:, :45]
+    assert_equal(beside, alone)
+
+
+@every_map
+def test_a_sentence_does_not_depend_on_those_beside_it(kind: str) -> None:
+    size = (20, 45, 16)
+    settings, parameter = make_settings(kind, size[2])
+    inputs, visible = make_inputs(size), make_mask("any", size)
+    assert visible is not None
+    together = run(NativeAttention, settings, visible, parameter, inputs)
+    one = [x[1:].detach().requires_grad_() for x in inputs]
+    assert torch.equal(
+        run(NativeAttention, settings, visible[1:], parameter, one)[0], together[0][1:]
+    )
+
+
+@every_map
+def test_not_a_number_shows(kind: str) -> None:
+    size = (5, 9, 16)
+    settings, parameter = make_settings(kind, size[2])
+    query, key_value = make_inputs(size)
+    with torch.no_grad():
+        query[0, 3, 2] = torch.nan
+    found = run(NativeAttention, settings, None, parameter, [query, key_value])
+    assert found[0][0, 3, : size[2]].isnan().all()
+    expected = run(BlockwiseAttention, settings, None, parameter, [query, key_value])
+    for one, other in zip(found, expected, strict=True):
+        assert one[other.isnan()].isnan().all()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 31, 100])
+@pytest.mark.parametrize("width", [1, 16, 37, 256])
+@pytest.mark.parametrize("gated", [True, False])
+def test_the_gated_norm_is_the_torch_form(rows: int, width: int, gated: bool) -> None:
+    torch.manual_seed(1)
+    z, outer = torch.randn(rows, width), torch.randn(rows, width)
+    if rows > 1:
+        z[1] = 0.0
+    gain, gate = torch.randn(width), torch.randn(width) if gated else None
+    output, scales = kernels.gated_rms_norm(z, gain, gate, norms.EPSILON)
+    gradients = kernels.gated_rms_norm_backward(z, gain, gate, scales, outer)
+    inputs = z.double(), gain.double(), None if gate is None else gate.double()
+    exact, exact_scales = norms.norm_rows(*inputs)
+    torch.testing.assert_close(output.double(), exact, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scales.double(), exact_scales, atol=0.0, rtol=1e-5)
+    wanted = norms.pull_back_rows(*inputs, exact_scales, outer.double())
+    for one, other in zip(gradients, wanted, strict=True):
+        if one is None or other is None:
+            assert one is other
+            continue
+        tolerance = 1e-5 * max(1.0, float(other.abs().max())) if other.numel() else 0.0
+        torch.testing.assert_close(one.double(), other, atol=tolerance, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("threads")
+def test_norms_have_the_same_bits_on_any_number_of_threads() -> None:
+    torch.manual_seed(1)
+    z, outer = torch.randn(2, 333, 40)
+    gain, gate = torch.randn(2, 40)
+    results = []
+    for count in (1, 2, 2):
+        torch.set_num_threads(count)
+        output, scales = kernels.gated_rms_norm(z, gain, gate, norms.EPSILON)
+        gradients = kernels.gated_rms_norm_backward(z, gain, gate, scales, outer)
+        results.append([output, scales, *(x for x in gradients if x is not None)])
+    assert_equal(results[1], results[0])
+    assert_equal(results[2], results[0])
