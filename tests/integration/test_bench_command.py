@@ -17,7 +17,7 @@ from nmt.config.config import ATTENTION_OPTIONS
 TINY = ["--dim", "16", "--heads", "2", "--layers", "1", "--feed-forward-dim", "32"]
 RANDOM = [*TINY, "--vocabulary", "40", "--length", "3", "--repeats", "2"]
 PNG = b"\x89PNG\r\n\x1a\n"
-MACHINE = {"processor", "cores", "threads", "gpu", "torch", "python", "load"}
+MACHINE = {"processor", "cores", "threads", "kernels", "gpu", "torch", "python", "load"}
 
 
 def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:

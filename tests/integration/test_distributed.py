@@ -65,8 +65,13 @@ def test_two_processes_make_the_updates_of_one(reference: Path, tmp_path: Path) 
     assert norms[0] == pytest.approx(norms[1], rel=1e-6)
     ours = load_file(newest(tmp_path / "run") / "model.safetensors")
     theirs = load_file(newest(reference / "run") / "model.safetensors")
+    # Sums of processes have other last bits, which decide about a ReLU now and then.
+    off = [
+        (ours[name] - tensor).abs() > 1e-5 + 1e-4 * tensor.abs() for name, tensor in theirs.items()
+    ]
+    assert torch.cat([x.flatten() for x in off]).float().mean() < 1e-3
     for name, tensor in theirs.items():
-        torch.testing.assert_close(ours[name], tensor, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-4, atol=1e-3)
 
 
 def test_world_size_may_change_at_resume(reference: Path, tmp_path: Path) -> None:
