@@ -69,7 +69,7 @@ def test_two_processes_make_the_updates_of_one(reference: Path, tmp_path: Path) 
     off = [
         (ours[name] - tensor).abs() > 1e-5 + 1e-4 * tensor.abs() for name, tensor in theirs.items()
     ]
-    assert torch.cat([x.flatten() for x in off]).float().mean() < 1e-3
+    assert torch.cat([x.flatten() for x in off]).float().mean() < 1e-2
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=1e-4, atol=1e-3)
 
