@@ -140,8 +140,9 @@ def build_parser() -> console.Parser:
     add("--workers", type=positive, default=1, metavar="N", help="processes of one thread each: "
         "the quickest for large files")  # fmt: skip
     add("--int8", action="store_true", help="8-bit weights: quicker on CPUs, about as good")
-    add("--fast", action="store_true", help="less padding; the last bits of a score may depend on "
-        "the batch, and with them a translation where two are all but equal")  # fmt: skip
+    add("--fast", action="store_true", help="less padding, on GPUs and where the kernels in C were "
+        "not built; the last bits of a score may depend on the batch, and with them a translation "
+        "where two are all but equal")  # fmt: skip
     return parser
 
 
