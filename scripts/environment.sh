@@ -11,7 +11,8 @@ fi
 
 stamp=.venv/installed
 wanted="$(cat pyproject.toml setup.py constraints.txt nmt/native/*.[ch] | sha256sum)"
-if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+# A linked environment is somebody else's, who keeps it up to date.
+if [ ! -L .venv ] && [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     echo "Setting up .venv (a few minutes on a new machine)" >&2
     [ -x .venv/bin/python ] || "$python" -m venv .venv
     # torch first: so that nothing else asks for another version of it
