@@ -1,8 +1,8 @@
 """Finds and loads the compiled kernels, if there are any for this machine.
 
 They are built when the package is installed, once for each set of instructions, where there is a C
-compiler. Without them everything works the same, more slowly. `NMT_NATIVE=0` switches them off.
-They share torch's threads, so torch is imported first.
+compiler. Without them everything works the same, more slowly. `NMT_NATIVE=0` switches them off,
+`NMT_NATIVE=x86_64_v3` chooses a build. They share torch's threads, so torch is imported first.
 """
 
 import ctypes
@@ -76,9 +76,10 @@ def builds() -> list[Path]:
 @cache
 def load() -> ctypes.CDLL | None:
     """The kernels for this processor, or None."""
-    if os.environ.get("NMT_NATIVE") == "0":
-        return None
+    choice = os.environ.get("NMT_NATIVE", "")
     for path in builds():
+        if choice not in ("", path.name.partition(".")[0]):
+            continue
         try:
             return ctypes.CDLL(str(path))
         except OSError as error:
