@@ -192,7 +192,7 @@ void linear(const Linear *layer, const float *x, int64_t rows, float *out, int64
                 steps[row] = quantize(x + row * layer->inputs, layer->inputs,
                                       numbers + row * groups * GROUP);
         }
-#pragma omp for collapse(2)
+#pragma omp for collapse(2) schedule(dynamic)
         for (int64_t panel = 0; panel < panels; panel++) {
             for (int64_t part = 0; part < parts; part++) {
                 int64_t first = part * ROWS_AT_ONCE;
