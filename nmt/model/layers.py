@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from nmt.config.config import AttentionConfig, ModelConfig
 from nmt.model.attention import CrossAttention, SelfAttention
 from nmt.model.dropout import Dropout
+from nmt.model.linear import feed_forward
+from nmt.native.training import kernels_suit
 
 LAYER_NORM_EPSILON = 1e-6
 
@@ -43,6 +45,8 @@ class FeedForward(nn.Module):
         self.output = nn.Linear(hidden_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training and kernels_suit(x, self.input.weight):
+            return feed_forward(x, self.input, self.output, self.dropout.active_rate)
         result: Tensor = self.output(self.dropout(self.input(x).relu()))
         return result
 

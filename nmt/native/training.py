@@ -41,6 +41,12 @@ def library() -> ctypes.CDLL:
     return found
 
 
+class DropoutFields(ctypes.Structure):
+    """`Dropout` of products.h."""
+
+    _fields_ = (("least_kept", INTEGER), ("keep_scale", NUMBER))
+
+
 class AttentionFields(ctypes.Structure):
     """`Attention` of attention.c."""
 
@@ -51,8 +57,8 @@ class AttentionFields(ctypes.Structure):
         *((f"visible_{name}_step", INTEGER) for name in ("sentence", "head", "query")),
         ("map", INTEGER),
         ("parameters", POINTER),
-        *((name, NUMBER) for name in ("scale", "keep_scale")),
-        ("least_kept", INTEGER),
+        ("scale", NUMBER),
+        ("dropout", DropoutFields),
         ("states", POINTER),
     )
 
@@ -104,8 +110,8 @@ class AttentionInput:
             *strides,
             self.map,
             pointer(self.parameters),
-            *(self.scale, self.keep_scale),
-            self.least_kept,
+            self.scale,
+            DropoutFields(self.least_kept, self.keep_scale),
             pointer(self.states),
         )
 
@@ -197,3 +203,83 @@ def gated_rms_norm_backward(
         torch.get_num_threads(),
     )
     return inner, gain_gradient, gate_gradient
+
+
+class ResultFields(ctypes.Structure):
+    """`Result` of products.h."""
+
+    _fields_ = (
+        ("numbers", POINTER),
+        *((name, INTEGER) for name in ("step", "columns")),
+        ("scale", NUMBER),
+        *((name, ctypes.c_bool) for name in ("more", "relu")),
+        *((name, POINTER) for name in ("bias", "where", "draws")),
+        ("dropout", DropoutFields),
+    )
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """Dropout of a product: 16 bits for each number, and what `AttentionInput` says of them."""
+
+    draws: Tensor
+    least_kept: int
+    keep_scale: float
+
+
+def result_fields(
+    result: Tensor,
+    *,
+    scale: float = 1.0,
+    relu: bool = False,
+    bias: Tensor | None = None,
+    where: Tensor | None = None,
+    dropping: Dropping | None = None,
+) -> ResultFields:
+    """Where a product [N, M] goes, and what becomes of it on the way."""
+    dropout = DropoutFields(0, 1.0)
+    if dropping is not None:
+        dropout = DropoutFields(dropping.least_kept, dropping.keep_scale)
+    return ResultFields(
+        pointer(result),
+        *(result.shape[1], result.shape[1]),
+        scale,
+        *(False, relu),
+        *(pointer(bias), pointer(where), pointer(None if dropping is None else dropping.draws)),
+        dropout,
+    )
+
+
+def multiply(
+    left: Tensor,
+    right: Tensor,
+    *,
+    transposed: bool = False,
+    out: Tensor | None = None,
+    scale: float = 1.0,
+    relu: bool = False,
+    bias: Tensor | None = None,
+    where: Tensor | None = None,
+    dropping: Dropping | None = None,
+) -> Tensor:
+    """left [N, K] times right [K, M], or `transposed` [M, K]; then scale, bias, ReLU, dropout.
+
+    Where `where` [N, M] is not above 0, the result is 0.
+    """
+    inner = left.shape[1]
+    columns = right.shape[0 if transposed else 1]
+    assert right.shape[1 if transposed else 0] == inner
+    result = left.new_empty(len(left), columns) if out is None else out
+    fields = result_fields(
+        result, scale=scale, relu=relu, bias=bias, where=where, dropping=dropping
+    )
+    library().multiply_matrices(
+        pointer(left),
+        pointer(right),
+        int(transposed),
+        INTEGER(len(left)),
+        INTEGER(inner),
+        ctypes.byref(fields),
+        torch.get_num_threads(),
+    )
+    return result
