@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nmt.model.dropout import draw_bits, keep_scale, least_kept
-from nmt.native.training import Dropping, kernels_suit, multiply
+from nmt.model.dropout import draw_dropping, keep_scale
+from nmt.native.training import kernels_suit, multiply
 
 
 def as_rows(x: Tensor) -> Tensor:
@@ -52,10 +52,7 @@ class FeedForwardFunction(torch.autograd.Function):
     def forward(ctx: Any, rate: float, x: Tensor, *parameters: Tensor) -> Tensor:
         weight, bias, output_weight, output_bias = parameters
         rows = as_rows(x)
-        dropping = None
-        if rate > 0.0:
-            draws = draw_bits(len(rows) * len(weight), x.device)
-            dropping = Dropping(draws, least_kept(rate), keep_scale(rate))
+        dropping = draw_dropping(len(rows) * len(weight), rate)
         hidden = multiply(rows, weight, transposed=True, bias=bias, relu=True, dropping=dropping)
         ctx.save_for_backward(rows, hidden, weight, output_weight)
         ctx.scale = keep_scale(rate)
