@@ -14,6 +14,7 @@ from nmt.config.config import AttentionConfig
 from nmt.model.attention_kinds import attention_kind
 from nmt.model.blockwise import BlockwiseAttention, Settings, split_heads
 from nmt.model.dropout import Dropout
+from nmt.model.linear import Linear
 from nmt.model.masking import InPlaceMask
 from nmt.model.native_attention import NativeAttention, goes_natively
 
@@ -147,9 +148,9 @@ class SelfAttention(nn.Module):
 
     def __init__(self, dim: int, heads: int, *, attention: AttentionConfig, dropout: float) -> None:
         super().__init__()
-        self.query_key_value = nn.Linear(dim, 3 * dim)
+        self.query_key_value = Linear(dim, 3 * dim)
         self.core = AttentionCore(dim, heads, attention=attention, dropout=dropout)
-        self.output = nn.Linear(dim, dim)
+        self.output = Linear(dim, dim)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [B, H, T, Dh], and keys and values [2, B, H, T, Dh], of x [B, T, D]."""
@@ -174,10 +175,10 @@ class CrossAttention(nn.Module):
 
     def __init__(self, dim: int, heads: int, *, attention: AttentionConfig, dropout: float) -> None:
         super().__init__()
-        self.query = nn.Linear(dim, dim)
-        self.key_value = nn.Linear(dim, 2 * dim)
+        self.query = Linear(dim, dim)
+        self.key_value = Linear(dim, 2 * dim)
         self.core = AttentionCore(dim, heads, attention=attention, dropout=dropout)
-        self.output = nn.Linear(dim, dim)
+        self.output = Linear(dim, dim)
 
     def project(self, memory: Tensor) -> KeyValue:
         """Keys and values of memory [B, K, D], laid out for many small products."""

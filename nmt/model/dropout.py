@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nmt.native.training import Dropping
+
 LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
 SPARE_DRAWS = 4  # of 64 bits: kernels read whole vectors
 
@@ -32,6 +34,13 @@ def draw_bits(count: int, device: torch.device) -> Tensor:
     draws = torch.empty((count + 3) // 4 + SPARE_DRAWS, dtype=torch.int64, device=device)
     draws[:-SPARE_DRAWS].random_(-(1 << 63), None)
     return draws.view(torch.int16)[:count]
+
+
+def draw_dropping(count: int, rate: float) -> Dropping | None:
+    """The dropout of `count` elements, as the kernels take it."""
+    if rate == 0.0:
+        return None
+    return Dropping(draw_bits(count, torch.device("cpu")), least_kept(rate), keep_scale(rate))
 
 
 def kept_elements(x: Tensor, rate: float) -> Tensor:

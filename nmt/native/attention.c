@@ -11,13 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "products.h"
 #include "score_maps.h"
 
-#define PANEL (2 * LANES)                 // columns of a product computed together
-#define MOST_ROWS (LANES == 16 ? 12 : 6)  // and its rows: as many as registers hold
 #define QUERIES 96                        // worked on at once: a multiple of MOST_ROWS
-
-typedef int16_t Shorts __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 // Tokens of a head are `..._step` numbers apart, since heads and projections lie side by side.
 typedef struct {
@@ -29,8 +26,7 @@ typedef struct {
     int64_t map;
     const float *parameters;  // [heads]
     float scale;
-    float keep_scale;        // of dropout: what is kept is multiplied with it
-    int64_t least_kept;      // the lowest draw that keeps its weight
+    Dropout dropout;
     RowState *states;        // [sentences, heads, queries]
 } Attention;
 
@@ -39,153 +35,6 @@ typedef struct {
     bool has_holes;     // some of these are hidden
     const uint8_t *visible;
 } Seen;
-
-static int64_t in_panels(int64_t count) { return (count + PANEL - 1) / PANEL * PANEL; }
-
-// One step of a transposition: swaps blocks of `step` lanes between rows `step` apart.
-INLINE void swap_blocks(Vector *rows, const int step) {
-    Ints odd = (lane_numbers() & step) != 0;
-    Ints low = lane_numbers() + (odd & (LANES - step));
-    Ints high = lane_numbers() + step + (odd & (LANES - step));
-#pragma GCC unroll 16
-    for (int row = 0; row < LANES; row++) {
-        if (row & step) continue;
-        Vector a = rows[row], b = rows[row + step];
-        rows[row] = __builtin_shuffle(a, b, low);
-        rows[row + step] = __builtin_shuffle(a, b, high);
-    }
-}
-
-INLINE void transpose(Vector *rows) {
-    swap_blocks(rows, 1);
-    swap_blocks(rows, 2);
-    swap_blocks(rows, 4);
-    if (LANES == 16) swap_blocks(rows, 8);
-}
-
-// The right side of a product: panels of PANEL columns, one row `row_step` after the other.
-typedef struct {
-    const float *numbers;
-    int64_t row_step, panel_step;
-} Right;
-
-// Tokens [count, width] as [width, tokens], for products with transposed tokens.
-static Right pack_columns(const float *x, int64_t step, int64_t count, int64_t width, float *out) {
-    for (int64_t first = 0; first < count; first += LANES) {
-        float *to = out + first / PANEL * PANEL * width + first % PANEL;
-        for (int64_t place = 0; place < width; place += LANES) {
-            Vector rows[LANES];
-            size_t part = (size_t)(width - place);
-#pragma GCC unroll 16
-            for (int row = 0; row < LANES; row++)
-                rows[row] = first + row < count
-                                ? load_part(x + (first + row) * step + place, part, 0.0f)
-                                : all(0.0f);
-            transpose(rows);
-#pragma GCC unroll 16
-            for (int row = 0; row < LANES; row++)
-                if (place + row < width) store(to + (place + row) * PANEL, rows[row]);
-        }
-    }
-    return (Right){out, PANEL, PANEL * width};
-}
-
-// Tokens [count, width] as they are, but side by side: their steps are such that few of them would
-// stay in the cache.
-static Right pack_rows(const float *x, int64_t step, int64_t count, int64_t width, float *out) {
-    for (int64_t place = 0; place < width; place += LANES) {
-        float *to = out + place / PANEL * PANEL * count + place % PANEL;
-        for (int64_t row = 0; row < count; row++)
-            store(to + row * PANEL, load_part(x + row * step + place, (size_t)(width - place), 0.0f));
-    }
-    return (Right){out, PANEL, PANEL * count};
-}
-
-// The left side of a product: one of the two steps is 1.
-typedef struct {
-    const float *numbers;
-    int64_t row_step, inner_step;
-} Left;
-
-typedef struct {
-    float *numbers;
-    int64_t step, columns;
-    float scale;
-    bool more;  // to be added to what is there
-} Result;
-
-INLINE void put(Result to, int64_t row, int64_t column, Vector y) {
-    if (column >= to.columns) return;
-    float *place = to.numbers + row * to.step + column;
-    size_t count = (size_t)(to.columns - column);
-    y *= to.scale;
-    if (to.more) y += load_part(place, count, 0.0f);
-    store_part(place, count, y);
-}
-
-// A few rows times one panel [inner, PANEL]; `rows` and `sides`, the vectors of a panel that are
-// needed, are constants wherever this is inlined.
-INLINE void multiply(Left left, Right right, int64_t inner, Result to, int64_t column,
-                     const int rows, const int sides) {
-    Vector sums[2][MOST_ROWS];
-    for (int row = 0; row < rows; row++) sums[0][row] = sums[1][row] = all(0.0f);
-    for (int64_t place = 0; place < inner; place++) {
-        Vector w0 = load(right.numbers), w1 = all(0.0f);
-        if (sides == 2) w1 = load(right.numbers + LANES);
-#pragma GCC unroll 12
-        for (int row = 0; row < rows; row++) {
-            sums[0][row] += left.numbers[row * left.row_step] * w0;
-            if (sides == 2) sums[1][row] += left.numbers[row * left.row_step] * w1;
-        }
-        left.numbers += left.inner_step;
-        right.numbers += right.row_step;
-    }
-    for (int row = 0; row < rows; row++)
-        for (int side = 0; side < sides; side++)
-            put(to, row, column + side * LANES, sums[side][row]);
-}
-
-#define CASE(n) \
-    case n: multiply(left, right, inner, to, column, n, sides); break;
-
-INLINE void multiply_rows(Left left, Right right, int64_t inner, Result to, int64_t column,
-                          int64_t rows, const int sides) {
-    switch (rows) {
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
-#if LANES == 16
-        CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-#endif
-    }
-}
-
-INLINE void multiply_panel(Left left, Right right, int64_t inner, Result to, int64_t column,
-                           int64_t rows) {
-    if (to.columns - column > LANES)
-        multiply_rows(left, right, inner, to, column, rows, 2);
-    else
-        multiply_rows(left, right, inner, to, column, rows, 1);
-}
-
-// [rows, columns] = scale left [rows, inner] right [inner, columns].
-static void product(Left left, Right right, int64_t rows, int64_t inner, Result to) {
-    for (int64_t column = 0; column < to.columns; column += PANEL) {
-        for (int64_t row = 0; row < rows; row += MOST_ROWS) {
-            Left from = left;
-            Result part = to;
-            from.numbers += row * left.row_step;
-            part.numbers += row * to.step;
-            int64_t count = rows - row < MOST_ROWS ? rows - row : MOST_ROWS;
-            if (left.inner_step == 1) {
-                from.inner_step = 1;  // as a constant
-                multiply_panel(from, right, inner, part, column, count);
-            } else {
-                from.row_step = 1;
-                multiply_panel(from, right, inner, part, column, count);
-            }
-        }
-        right.numbers += right.panel_step;
-    }
-}
 
 // What one thread works in: a part for each thing that is laid out or computed for a head.
 typedef struct {
@@ -286,17 +135,14 @@ static void weigh(const Head *head, float *row, Seen seen, int64_t most, RowStat
 }
 
 static void drop(const Attention *a, float *row, const int16_t *draws, int64_t count) {
-    for (int64_t key = 0; key < count; key += LANES) {
-        Ints drawn = __builtin_convertvector(*(const Shorts *)(draws + key), Ints);
-        Vector factor = choose(drawn >= (int32_t)a->least_kept, all(a->keep_scale), all(0.0f));
-        store(row + key, load(row + key) * factor);
-    }
+    for (int64_t key = 0; key < count; key += LANES)
+        store(row + key, load(row + key) * dropout_factors(a->dropout, draws + key));
 }
 
 static void score(const Attention *a, const Head *head, Right keys, int64_t first, int64_t rows,
                   int64_t most, float *to) {
     Left query = {head->query + first * a->query_step, a->query_step, 1};
-    Result scores = {to, in_panels(a->keys), (int64_t)round_up((size_t)most), a->scale, false};
+    Result scores = result_at(to, in_panels(a->keys), (int64_t)round_up((size_t)most), a->scale);
     product(query, keys, rows, a->width, scores);
 }
 
@@ -322,7 +168,7 @@ static void attend_head(const Attention *a, Head head, Space s, const int16_t *d
             if (draws) drop(a, weights, draws + (first + row) * a->keys, seen[row].count);
         }
         Left weights = {s.weights, step, 1};
-        Result sums = {output + first * whole, whole, a->width, 1.0f, false};
+        Result sums = result_at(output + first * whole, whole, a->width, 1.0f);
         product(weights, values, rows, most, sums);
     }
 }
@@ -354,8 +200,8 @@ static void pull_back_head(const Attention *a, Head head, Space s, const int16_t
     const float *outer = to.outer + sentence * a->queries * whole + column;
     float *query_gradient = to.query + sentence * a->queries * a->query_step + column;
     const int64_t place = sentence * a->keys * a->key_step + column;
-    Result key_gradient = {to.key + place, a->key_step, a->width, a->scale, false};
-    Result value_gradient = {to.value + place, a->key_step, a->width, 1.0f, false};
+    Result key_gradient = result_at(to.key + place, a->key_step, a->width, a->scale);
+    Result value_gradient = result_at(to.value + place, a->key_step, a->width, 1.0f);
     float *parameter_gradient = to.parameters ? to.parameters + head.number : NULL;
     Right keys = pack_columns(head.key, a->key_step, head.limit, a->width, s.key_columns);
     Right values = pack_columns(head.value, a->key_step, head.limit, a->width, s.value_columns);
@@ -369,7 +215,7 @@ static void pull_back_head(const Attention *a, Head head, Space s, const int16_t
         Right query_rows = pack_rows(query, a->query_step, rows, a->width, s.query_rows);
         Right outer_rows = pack_rows(out, whole, rows, a->width, s.outer_rows);
         score(a, &head, keys, first, rows, most, s.weights);
-        Result inner = {s.inner, step, (int64_t)round_up((size_t)most), 1.0f, false};
+        Result inner = result_at(s.inner, step, (int64_t)round_up((size_t)most), 1.0f);
         product((Left){out, whole, 1}, values, rows, a->width, inner);
         for (int64_t row = 0; row < rows; row++) {
             float *weights = s.weights + row * step, *gradient = s.inner + row * step;
@@ -383,8 +229,7 @@ static void pull_back_head(const Attention *a, Head head, Space s, const int16_t
             clear(gradient, seen[row].count, most);
             if (drawn) drop(a, weights, drawn, seen[row].count);
         }
-        Result queries = {query_gradient + first * a->query_step, a->query_step, a->width, a->scale,
-                          false};
+        Result queries = result_at(query_gradient + first * a->query_step, a->query_step, a->width, a->scale);
         product((Left){s.inner, step, 1}, key_rows, rows, most, queries);
         add_product(s.inner, step, query_rows, rows, done, most, key_gradient);
         add_product(s.weights, step, outer_rows, rows, done, most, value_gradient);

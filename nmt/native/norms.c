@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "vectors.h"
+#include "products.h"
 
 #define PARTS 32
 
@@ -23,7 +23,7 @@ static float *make_sums(int64_t count) {
     return calloc((size_t)(PARTS * count), sizeof(float));
 }
 
-// Adds up the sums of all parts, and frees them.
+// Adds up the sums of all parts.
 static void add_parts(float *sums, int64_t stride, int64_t count, float *total) {
     memcpy(total, sums, sizeof *total * (size_t)count);
     for (int64_t part = 1; part < PARTS; part++)
@@ -111,5 +111,99 @@ void gated_rms_norm_backward(const RmsBackward *n, int64_t rows, float *gain_gra
         add_parts(sums + n->width, 2 * n->width, n->width, gate_gradient);
         for (int64_t place = 0; place < n->width; place++) gate_gradient[place] *= n->gain[place];
     }
+    free(sums);
+}
+
+typedef struct {
+    int64_t rows, width;
+    const int16_t *draws;  // [rows, width], or NULL: nothing is dropped
+    Dropout dropout;
+    const float *gain;
+    float *sums;           // residual + dropout(x): what is normed
+    float *means, *scales; // [rows]: of each, and 1 / its deviation
+} AddNorm;
+
+INLINE Vector factors(const AddNorm *n, int64_t place) {
+    return n->draws ? dropout_factors(n->dropout, n->draws + place) : all(1.0f);
+}
+
+static void add_norm_row(const AddNorm *n, const float *residual, const float *x, const float *bias,
+                         float epsilon, int64_t row, float *out) {
+    const int64_t width = n->width, first = row * width;
+    float *sums = n->sums + first;
+    Vector total = all(0.0f), squares = all(0.0f);
+    for (int64_t place = 0; place < width; place += LANES) {
+        size_t part = part_from(place, width);
+        Vector y = load_part(x + first + place, part, 0.0f) * factors(n, first + place) +
+                   load_part(residual + first + place, part, 0.0f);
+        store_part(sums + place, part, y);
+        total += y;
+    }
+    float mean = sum(total) / (float)width;
+    for (int64_t place = 0; place < width; place += LANES) {
+        Vector y = load_part(sums + place, part_from(place, width), mean) - mean;
+        squares += y * y;
+    }
+    float scale = 1.0f / sqrtf(sum(squares) / (float)width + epsilon);
+    for (int64_t place = 0; place < width; place += LANES) {
+        size_t part = part_from(place, width);
+        Vector y = (load_part(sums + place, part, 0.0f) - mean) * scale;
+        y = y * load_part(n->gain + place, part, 0.0f) + load_part(bias + place, part, 0.0f);
+        store_part(out + first + place, part, y);
+    }
+    n->means[row] = mean;
+    n->scales[row] = scale;
+}
+
+// out = LayerNorm(residual + dropout(x)).
+void add_norm(const AddNorm *n, const float *residual, const float *x, const float *bias,
+              float epsilon, float *out, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (int64_t row = 0; row < n->rows; row++)
+        add_norm_row(n, residual, x, bias, epsilon, row, out);
+}
+
+// With y the normed row and g = dy gain: the gradient of what is normed is scale (g - mean(g) -
+// y mean(g y)), that of x the same after dropout.
+static void pull_back_add_norm_row(const AddNorm *n, const float *outer, int64_t row,
+                                   float *residual, float *x, float *gain_sum, float *bias_sum) {
+    const int64_t width = n->width, first = row * width;
+    const float *sums = n->sums + first, mean = n->means[row], scale = n->scales[row];
+    Vector total = all(0.0f), product = all(0.0f);
+    for (int64_t place = 0; place < width; place += LANES) {
+        size_t part = part_from(place, width);
+        Vector y = (load_part(sums + place, part, mean) - mean) * scale;
+        Vector dy = load_part(outer + first + place, part, 0.0f);
+        Vector g = dy * load_part(n->gain + place, part, 0.0f);
+        total += g;
+        product += g * y;
+        store_part(gain_sum + place, part, load_part(gain_sum + place, part, 0.0f) + dy * y);
+        store_part(bias_sum + place, part, load_part(bias_sum + place, part, 0.0f) + dy);
+    }
+    float mean_gradient = sum(total) / (float)width, mean_product = sum(product) / (float)width;
+    for (int64_t place = 0; place < width; place += LANES) {
+        size_t part = part_from(place, width);
+        Vector y = (load_part(sums + place, part, mean) - mean) * scale;
+        Vector g = load_part(outer + first + place, part, 0.0f) *
+                   load_part(n->gain + place, part, 0.0f);
+        Vector inner = (g - mean_gradient - y * mean_product) * scale;
+        store_part(residual + first + place, part, inner);
+        store_part(x + first + place, part, inner * factors(n, first + place));
+    }
+}
+
+// The gradients of the residual, of x, gain and bias.
+void add_norm_backward(const AddNorm *n, const float *outer, float *residual, float *x,
+                       float *gain_gradient, float *bias_gradient, int threads) {
+    float *sums = make_sums(2 * n->width);
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t part = 0; part < PARTS; part++) {
+        float *own = sums + part * 2 * n->width;
+        Rows some = rows_of_part(n->rows, part);
+        for (int64_t row = some.first; row < some.end; row++)
+            pull_back_add_norm_row(n, outer, row, residual, x, own, own + n->width);
+    }
+    add_parts(sums, 2 * n->width, n->width, gain_gradient);
+    add_parts(sums + n->width, 2 * n->width, n->width, bias_gradient);
     free(sums);
 }

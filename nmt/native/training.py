@@ -41,6 +41,28 @@ def library() -> ctypes.CDLL:
     return found
 
 
+class DropoutFields(ctypes.Structure):
+    """`Dropout` of products.h."""
+
+    _fields_ = (("least_kept", INTEGER), ("keep_scale", NUMBER))
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """Dropout: 16 bits for each number, from where on they keep it, what it is scaled by then."""
+
+    draws: Tensor  # with room for 16 more
+    least_kept: int
+    keep_scale: float
+
+
+def dropout_fields(dropping: Dropping | None) -> tuple[ctypes.c_void_p, DropoutFields]:
+    """Where the bits are, and what is made of them."""
+    if dropping is None:
+        return pointer(None), DropoutFields(0, 1.0)
+    return pointer(dropping.draws), DropoutFields(dropping.least_kept, dropping.keep_scale)
+
+
 class AttentionFields(ctypes.Structure):
     """`Attention` of attention.c."""
 
@@ -51,8 +73,8 @@ class AttentionFields(ctypes.Structure):
         *((f"visible_{name}_step", INTEGER) for name in ("sentence", "head", "query")),
         ("map", INTEGER),
         ("parameters", POINTER),
-        *((name, NUMBER) for name in ("scale", "keep_scale")),
-        ("least_kept", INTEGER),
+        ("scale", NUMBER),
+        ("dropout", DropoutFields),
         ("states", POINTER),
     )
 
@@ -104,8 +126,8 @@ class AttentionInput:
             *strides,
             self.map,
             pointer(self.parameters),
-            *(self.scale, self.keep_scale),
-            self.least_kept,
+            self.scale,
+            DropoutFields(self.least_kept, self.keep_scale),
             pointer(self.states),
         )
 
@@ -197,3 +219,148 @@ def gated_rms_norm_backward(
         torch.get_num_threads(),
     )
     return inner, gain_gradient, gate_gradient
+
+
+class ResultFields(ctypes.Structure):
+    """`Result` of products.h."""
+
+    _fields_ = (
+        ("numbers", POINTER),
+        *((name, INTEGER) for name in ("step", "columns")),
+        ("scale", NUMBER),
+        *((name, ctypes.c_bool) for name in ("more", "relu")),
+        *((name, POINTER) for name in ("bias", "where", "draws")),
+        ("dropout", DropoutFields),
+    )
+
+
+def result_fields(
+    result: Tensor,
+    *,
+    scale: float = 1.0,
+    relu: bool = False,
+    bias: Tensor | None = None,
+    where: Tensor | None = None,
+    dropping: Dropping | None = None,
+) -> ResultFields:
+    """Where a product [N, M] goes, and what becomes of it on the way."""
+    return ResultFields(
+        pointer(result),
+        *(result.shape[1], result.shape[1]),
+        scale,
+        *(False, relu),
+        *(pointer(bias), pointer(where)),
+        *dropout_fields(dropping),
+    )
+
+
+def multiply(
+    left: Tensor,
+    right: Tensor,
+    *,
+    transposed: bool = False,
+    out: Tensor | None = None,
+    scale: float = 1.0,
+    relu: bool = False,
+    bias: Tensor | None = None,
+    where: Tensor | None = None,
+    dropping: Dropping | None = None,
+) -> Tensor:
+    """left [N, K] times right [K, M], or `transposed` [M, K]; then scale, bias, ReLU, dropout.
+
+    Where `where` [N, M] is not above 0, the result is 0.
+    """
+    inner = left.shape[1]
+    columns = right.shape[0 if transposed else 1]
+    assert right.shape[1 if transposed else 0] == inner
+    result = left.new_empty(len(left), columns) if out is None else out
+    fields = result_fields(
+        result, scale=scale, relu=relu, bias=bias, where=where, dropping=dropping
+    )
+    library().multiply_matrices(
+        pointer(left),
+        pointer(right),
+        int(transposed),
+        INTEGER(len(left)),
+        INTEGER(inner),
+        ctypes.byref(fields),
+        torch.get_num_threads(),
+    )
+    return result
+
+
+class AddNormFields(ctypes.Structure):
+    """`AddNorm` of norms.c."""
+
+    _fields_ = (
+        *((name, INTEGER) for name in ("rows", "width")),
+        ("draws", POINTER),
+        ("dropout", DropoutFields),
+        *((name, POINTER) for name in ("gain", "sums", "means", "scales")),
+    )
+
+
+@dataclass(frozen=True)
+class NormedSum:
+    """What the forward pass of `add_norm` leaves to its derivative."""
+
+    sums: Tensor  # [..., D]
+    means: Tensor  # [...]
+    scales: Tensor  # [...]
+
+    def fields(self, gain: Tensor, dropping: Dropping | None) -> AddNormFields:
+        """The same for the kernels."""
+        return AddNormFields(
+            *(self.means.numel(), self.sums.shape[-1]),
+            *dropout_fields(dropping),
+            *map(pointer, (gain, self.sums, self.means, self.scales)),
+        )
+
+
+def add_norm(
+    residual: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    bias: Tensor,
+    *,
+    dropping: Dropping | None,
+    epsilon: float,
+) -> tuple[Tensor, NormedSum]:
+    """LayerNorm(residual + dropout(x)) for x [..., D], and what its derivative needs."""
+    output, shape = torch.empty_like(x), x.shape[:-1]
+    left = NormedSum(torch.empty_like(x), x.new_empty(shape), x.new_empty(shape))
+    library().add_norm(
+        ctypes.byref(left.fields(gain, dropping)),
+        *map(pointer, (residual, x, bias)),
+        NUMBER(epsilon),
+        pointer(output),
+        torch.get_num_threads(),
+    )
+    return output, left
+
+
+def add_norm_backward(
+    left: NormedSum, gain: Tensor, outer: Tensor, *, dropping: Dropping | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of the residual, of x, gain and bias for `outer`, that of the output."""
+    results = [torch.empty_like(like) for like in (outer, outer, gain, gain)]
+    library().add_norm_backward(
+        ctypes.byref(left.fields(gain, dropping)),
+        pointer(outer),
+        *map(pointer, results),
+        torch.get_num_threads(),
+    )
+    residual, x, gain_gradient, bias_gradient = results
+    return residual, x, gain_gradient, bias_gradient
+
+
+def softmax_(logits: Tensor) -> Tensor:
+    """Overwrite logits [N, V] by probabilities; the logarithms [N] of what normalises them."""
+    normalisers = logits.new_empty(len(logits))
+    library().softmax_rows(
+        pointer(logits),
+        *map(INTEGER, logits.shape),
+        pointer(normalisers),
+        torch.get_num_threads(),
+    )
+    return normalisers

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt.model.transformer import Transformer
+from nmt.native import training
+from nmt.native.training import kernels_suit
 
 LOGITS_AT_ONCE = 8 * 1024 * 1024  # numbers in one slice of logits: 32 MB in float32
 HALF_PRECISION_SCALE = 1024.0  # keeps small gradients of the logits representable in float16
@@ -62,8 +64,12 @@ class LinearCrossEntropy(torch.autograd.Function):
                 probabilities.scatter_add_(1, gold, logits.new_full(gold.shape, smoothing - 1.0))
                 slope = probabilities.mul_(scale).to(compute) if half else probabilities
                 spread_slope = scale * smoothing
-                grad_hidden[start : start + rows] = torch.mm(slope, weight_c)
-                grad_hidden[start : start + rows].sub_(mean_weight, alpha=spread_slope)
+                part_gradient = grad_hidden[start : start + rows]
+                if kernels_suit(slope, weight_c):
+                    training.multiply(slope, weight_c.contiguous(), out=part_gradient)
+                else:
+                    part_gradient.copy_(torch.mm(slope, weight_c))
+                part_gradient.sub_(mean_weight, alpha=spread_slope)
                 if half:
                     grad_weight += torch.mm(slope.t(), part)
                 else:
@@ -91,6 +97,8 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 def softmax_(logits: Tensor) -> tuple[Tensor, Tensor]:
     """The logarithms [N] of what normalises logits [N, V], and probabilities in their place."""
+    if kernels_suit(logits):
+        return training.softmax_(logits), logits
     largest = logits.amax(dim=1)
     probabilities = torch.softmax(logits, dim=1, out=logits)
     # The largest probability is exp(largest - normaliser), at least 1 / V: its logarithm is safe.

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 from support.attention_cases import CASES
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt.config.config import AttentionConfig
 from nmt.model import native_attention, norms
 from nmt.model.attention import AttentionCore
 from nmt.model.blockwise import BlockwiseAttention, Settings
+from nmt.model.dropout import draw_bits
+from nmt.model.layers import FeedForward, Residual
+from nmt.model.linear import Linear
 from nmt.model.native_attention import NativeAttention, goes_natively
 from nmt.native import training as kernels
 from nmt.native.library import load
@@ -213,3 +216,112 @@ def test_norms_have_the_same_bits_on_any_number_of_threads() -> None:
         results.append([output, scales, *(x for x in gradients if x is not None)])
     assert_equal(results[1], results[0])
     assert_equal(results[2], results[0])
+
+
+# Rows, what is added up, columns.
+PRODUCTS = [(1, 1, 1), (3, 5, 7), (13, 40, 33), (97, 1025, 48), (200, 64, 130), (0, 4, 4)]
+
+
+@pytest.mark.parametrize("size", PRODUCTS, ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_are_those_of_torch(size: tuple[int, int, int], transposed: bool) -> None:
+    rows, inner, columns = size
+    torch.manual_seed(1)
+    left, right, bias = torch.randn(rows, inner), torch.randn(inner, columns), torch.randn(columns)
+    where, draws = torch.randn(rows, columns), draw_bits(rows * columns, torch.device("cpu"))
+    given = right.t().contiguous() if transposed else right
+    plain = (left.double() @ right.double()).float()
+    close = {"atol": 1e-4, "rtol": 1e-4}
+    torch.testing.assert_close(kernels.multiply(left, given, transposed=transposed), plain, **close)
+    found = kernels.multiply(left, given, transposed=transposed, scale=0.5, where=where)
+    torch.testing.assert_close(found, torch.where(where > 0.0, 0.5 * plain, 0.0), **close)
+    dropping = kernels.Dropping(draws, 0, 2.0)
+    found = kernels.multiply(
+        left, given, transposed=transposed, bias=bias, relu=True, dropping=dropping
+    )
+    kept = draws.view(rows, columns) >= 0
+    torch.testing.assert_close(found, (plain + bias).relu() * kept * 2.0, **close)
+
+
+@pytest.mark.usefixtures("threads")
+def test_products_have_the_same_bits_on_any_number_of_threads_and_rows() -> None:
+    torch.manual_seed(1)
+    left, right = torch.randn(250, 1100), torch.randn(1100, 40)
+    torch.set_num_threads(1)
+    alone = kernels.multiply(left, right)
+    torch.set_num_threads(2)
+    assert torch.equal(kernels.multiply(left, right), alone)
+    assert torch.equal(kernels.multiply(left[100:].contiguous(), right), alone[100:])
+
+
+def gradients_of(module: nn.Module, inputs: list[Tensor]) -> list[Tensor]:
+    """What a module makes of its inputs, and the gradients of these and of its parameters."""
+    torch.manual_seed(3)
+    output = module(*inputs)
+    outward = torch.linspace(-1.0, 1.0, output.numel()).view_as(output)
+    return [output, *torch.autograd.grad(output, [*inputs, *module.parameters()], outward)]
+
+
+class AddNorm(nn.Module):
+    """A residual's end as a module of two inputs."""
+
+    def __init__(self, dim: int, rate: float) -> None:
+        super().__init__()
+        self.residual = Residual(dim, norm="post", dropout=rate)
+
+    def forward(self, residual: Tensor, x: Tensor) -> Tensor:
+        return self.residual.add_and_norm(residual, x)
+
+
+@pytest.mark.parametrize("dim", [8, 37, 64])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("form", ["linear", "feed-forward", "residual"])
+@pytest.mark.usefixtures("threads")
+def test_layers_are_those_of_torch(
+    form: str, rate: float, dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    modules: dict[str, nn.Module] = {
+        "linear": Linear(dim, 3 * dim),
+        "feed-forward": FeedForward(dim, 50, dropout=rate),
+        "residual": AddNorm(dim, rate),
+    }
+    module = modules[form].train()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    count = 2 if form == "residual" else 1
+    inputs = [torch.randn(5, 27, dim, requires_grad=True) for _ in range(count)]
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        results.append(gradients_of(module, inputs))
+    state = torch.get_rng_state()
+    # torch's own products may add in another order on another number of threads.
+    assert_close(results[1], results[0])
+    if form == "residual":
+        assert_equal(results[1], results[0])
+    monkeypatch.setattr(kernels, "load", lambda: None)
+    assert_close(results[0], gradients_of(module, inputs))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("form", ["feed-forward", "residual"])
+def test_layers_pass_on_what_is_not_a_number(form: str) -> None:
+    module = FeedForward(16, 20, dropout=0.0) if form == "feed-forward" else AddNorm(16, 0.0)
+    inputs = [torch.randn(4, 16) for _ in range(1 if form == "feed-forward" else 2)]
+    inputs[-1][2, 5] = torch.nan
+    output = module.train()(*inputs)
+    assert output[2].isnan().all()
+    assert output[[0, 1, 3]].isfinite().all()
+
+
+@pytest.mark.parametrize("columns", [1, 16, 37, 8000])
+def test_the_softmax_of_the_loss_is_that_of_torch(columns: int) -> None:
+    torch.manual_seed(1)
+    logits = torch.randn(9, columns) * torch.logspace(-3, 4, 9)[:, None]
+    logits[3, 0] = torch.nan
+    found = logits.clone()
+    normalisers = kernels.softmax_(found)
+    torch.testing.assert_close(found, logits.softmax(1), atol=1e-6, rtol=2e-5, equal_nan=True)
+    expected = logits.double().logsumexp(1).float()
+    torch.testing.assert_close(normalisers, expected, atol=1e-5, rtol=1e-6, equal_nan=True)
