@@ -226,7 +226,6 @@ class Engine:
 
     def __init__(self, kernels: ctypes.CDLL, model: Transformer, *, int8: bool) -> None:
         self.kernels = kernels
-        self.lanes = int(kernels.lanes())
         self.chunk = int(kernels.chunk_size())
         self.packer = Packer(kernels, int8=int8)
         self.encoder = self.packer.stack(model, model.encoder, model.encoder_norm)
@@ -253,7 +252,7 @@ class Engine:
 
     def workspace(self, rows: int, *, sentences: int = 0) -> tuple[_Workspace, Tensor]:
         """Memory for the kernels to work in; it lives as long as the tensor."""
-        packed = rows + sentences * self.lanes if sentences else 0
+        packed = rows + sentences * self.packer.panel if sentences else 0
         widest = max(self.dim, self.hidden_dim)
         sizes = [
             rows * 3 * self.dim,
@@ -330,7 +329,7 @@ class EngineStep:
         """What cross-attention reads, of all layers."""
         engine = self.engine
         rows, layers, dim = len(encoded), engine.num_layers, engine.dim
-        keys = encoded.new_empty(layers, rows + self.num_sentences * engine.lanes, dim)
+        keys = encoded.new_empty(layers, rows + self.num_sentences * engine.packer.panel, dim)
         key_values = encoded.new_empty(layers, rows, 2, dim)
         self.kept = (keys, key_values)
         work, _memory = engine.workspace(rows)

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "linear.h"
+#include "products.h"
 #include "score_maps.h"
 
 #define FEW_NUMBERS 8192  // in rows for which other threads are not worth waking
-#define QUERIES 4         // of a sentence that attend together
 #define CHUNK 16          // positions whose keys and values are kept together
 #define HEAD_NORM_EPSILON 1e-8f  // as in nmt/model/norms.py
 
@@ -56,7 +56,7 @@ typedef struct {
 
 // What cross-attention of a layer reads.
 typedef struct {
-    float *keys;        // of each sentence [H][panels][D / H][LANES]: LANES keys side by side
+    float *keys;        // of each sentence [H][panels][D / H][PANEL]: PANEL keys side by side
     float *key_values;  // [R][2][D], of all source tokens
 } Memory;
 
@@ -79,7 +79,7 @@ typedef struct {
     float *attended;   // [R, D]
     float *buffer;     // [R, D]
     float *hidden;     // [R, width of the feed-forward layers]
-    float *packed;     // [R + B LANES, D], for encoding
+    float *packed;     // [R + B PANEL, D], for encoding
     float *scratch;    // of linear layers
 } Workspace;
 
@@ -165,41 +165,11 @@ static void feed_forward(const Stack *stack, const FeedForward *layer, float *x,
 
 // --------------------------------------------------------------------------------- attention
 
-// Lays out the keys of one head, count rows at a distance, in panels of LANES; the rest is 0.
-static void pack_keys(const float *keys, int64_t distance, int64_t count, int64_t head_dim,
-                      float *packed) {
-    memset(packed, 0, sizeof(float) * round_up((size_t)count) * (size_t)head_dim);
-    for (int64_t key = 0; key < count; key++) {
-        float *to = packed + key / LANES * LANES * head_dim + key % LANES;
-        for (int64_t place = 0; place < head_dim; place++)
-            to[place * LANES] = keys[key * distance + place];
-    }
-}
-
-// Where the packed keys of a head of a sentence are: a sentence has less than LANES keys of padding.
+// Where the packed keys of a head of a sentence are: a sentence has less than PANEL keys of padding.
 static float *packed_keys(float *keys, const int64_t *starts, int64_t sentence, int64_t head,
                           int64_t dim, int64_t head_dim) {
     const int64_t start = starts[sentence], length = starts[sentence + 1] - start;
-    return keys + (start + sentence * LANES) * dim
-           + (int64_t)round_up((size_t)length) * head * head_dim;
-}
-
-// Scores [count][round_up(keys)] of up to QUERIES queries with packed keys.
-INLINE void score(const float *query, int64_t distance, const float *packed, int64_t keys,
-                  int64_t head_dim, float scale, float *scores, const int count) {
-    const size_t length = round_up((size_t)keys);
-    for (size_t first = 0; first < length; first += LANES, packed += LANES * head_dim) {
-        Vector sums[QUERIES];
-        for (int row = 0; row < count; row++) sums[row] = all(0.0f);
-        for (int64_t place = 0; place < head_dim; place++) {
-            Vector key = load(packed + place * LANES);
-#pragma GCC unroll 4
-            for (int row = 0; row < count; row++)
-                sums[row] += query[row * distance + place] * key;
-        }
-        for (int row = 0; row < count; row++)
-            store(scores + (size_t)row * length + first, sums[row] * scale);
-    }
+    return keys + (start + sentence * PANEL) * dim + in_panels(length) * head * head_dim;
 }
 
 // out [head_dim] = the sum of weighted values, count rows at a distance; weights of 0 cost nothing.
@@ -233,20 +203,16 @@ static void attend_head(const Kind *kind, int64_t head, const float *query, int6
                         int64_t num_queries, const float *packed, const float *values,
                         int64_t value_distance, int64_t keys, int64_t head_dim, float *out,
                         int64_t dim) {
-    const float scale = 1.0f / sqrtf((float)head_dim);
-    const size_t length = round_up((size_t)keys);
-    float scores[QUERIES * length];
-    for (int64_t first = 0; first < num_queries; first += QUERIES) {
-        const float *from = query + first * distance;
-        const int count = num_queries - first < QUERIES ? (int)(num_queries - first) : QUERIES;
-        switch (count) {
-            case 1: score(from, distance, packed, keys, head_dim, scale, scores, 1); break;
-            case 2: score(from, distance, packed, keys, head_dim, scale, scores, 2); break;
-            case 3: score(from, distance, packed, keys, head_dim, scale, scores, 3); break;
-            default: score(from, distance, packed, keys, head_dim, scale, scores, QUERIES);
-        }
-        for (int row = 0; row < count; row++) {
-            float *weights = scores + (size_t)row * length;
+    const int64_t length = (int64_t)round_up((size_t)keys);
+    const Right right = {packed, PANEL, PANEL * head_dim};
+    float scores[MOST_ROWS * length];
+    for (int64_t first = 0; first < num_queries; first += MOST_ROWS) {
+        const Left left = {query + first * distance, distance, 1};
+        const int64_t count = num_queries - first < MOST_ROWS ? num_queries - first : MOST_ROWS;
+        product(left, right, count, head_dim,
+                result_at(scores, length, length, 1.0f / sqrtf((float)head_dim)));
+        for (int64_t row = 0; row < count; row++) {
+            float *weights = scores + row * length;
             weigh_row((enum ScoreMap)kind->map, kind->parameters[head], weights, (size_t)keys);
             add_values(weights, values, value_distance, keys, head_dim, out + (first + row) * dim);
         }
@@ -264,7 +230,7 @@ static void attend_sentences(const Stack *stack, const Kind *kind, const int64_t
             const int64_t start = starts[sentence], length = starts[sentence + 1] - start;
             const float *query = work->projected + start * 3 * dim + head * head_dim;
             float *packed = packed_keys(work->packed, starts, sentence, head, dim, head_dim);
-            pack_keys(query + dim, 3 * dim, length, head_dim, packed);
+            pack_columns(query + dim, 3 * dim, length, head_dim, packed);
             attend_head(kind, head, query, 3 * dim, length, packed, query + 2 * dim, 3 * dim,
                         length, head_dim, work->attended + start * dim + head * head_dim, dim);
         }
@@ -392,16 +358,15 @@ void remember(const Stack *stack, const int64_t *starts, int64_t batch, const fl
         for (int64_t sentence = 0; sentence < batch; sentence++) {
             for (int64_t head = 0; head < heads; head++) {
                 const int64_t start = starts[sentence], length = starts[sentence + 1] - start;
-                pack_keys(memory->key_values + 2 * start * dim + head * head_dim, 2 * dim, length,
-                          head_dim,
-                          packed_keys(memory->keys, starts, sentence, head, dim, head_dim));
+                pack_columns(memory->key_values + 2 * start * dim + head * head_dim, 2 * dim,
+                             length, head_dim,
+                             packed_keys(memory->keys, starts, sentence, head, dim, head_dim));
             }
         }
     }
 }
 
 int64_t chunk_size(void) { return CHUNK; }
-int64_t lanes(void) { return LANES; }
 
 // One position: x [R, D] holds the embedded tokens of all hypotheses, and then the decoder's output.
 void decode(const Stack *stack, const Batch *batch, float *x, const Workspace *work) {

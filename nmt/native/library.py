@@ -49,10 +49,10 @@ def processor_flags() -> set[str]:
     return next((set(line.split()) for line in lines if line.startswith("flags")), set())
 
 
-def pointer(tensor: Tensor) -> ctypes.c_void_p:
-    """Where a contiguous tensor begins."""
-    assert tensor.is_contiguous()
-    return ctypes.c_void_p(tensor.data_ptr())
+def pointer(tensor: Tensor | None) -> ctypes.c_void_p:
+    """Where a contiguous tensor begins; NULL for none."""
+    assert tensor is None or tensor.is_contiguous()
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 
 def kernels_for(tensor: Tensor) -> ctypes.CDLL | None:

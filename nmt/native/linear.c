@@ -3,11 +3,10 @@
 
 #include "linear.h"
 
-#include <immintrin.h>
 #include <string.h>
 
-#define PANEL (2 * LANES)  // outputs computed together
-#define MOST_ROWS (LANES == 16 ? 12 : 6)  // rows computed together: as many as registers hold
+#include "products.h"
+
 #define ROWS_AT_ONCE (4 * MOST_ROWS)  // of a panel that one thread works on
 // Products from which on other threads are woken. Each time costs some microseconds, and on a busy
 // machine perhaps much more, so few are not worth it; 8-bit ones need less time and memory.
@@ -28,37 +27,11 @@ int64_t panel_size(void) { return PANEL; }
 int64_t group_size(void) { return GROUP; }
 int64_t input_zero(void) { return ZERO8; }
 
-INLINE Vector finish(Vector y, const float *bias, size_t count, int relu) {
-    if (bias) y += load_part(bias, count, 0.0f);
-    return relu ? at_least(y, 0.0f) : y;
-}
-
-INLINE void put(float *out, Vector y, const float *bias, int64_t column, int64_t outputs, int relu) {
-    if (column >= outputs) return;
-    size_t count = (size_t)(outputs - column);
-    store_part(out + column, count, finish(y, bias ? bias + column : NULL, count, relu));
-}
-
-// One panel of a few rows; `rows` is a constant wherever this is inlined.
-INLINE void multiply(const Linear *layer, const float *x, int64_t panel, float *out, int relu,
-                     const int rows) {
-    const int64_t inputs = layer->inputs, outputs = layer->outputs;
-    const float *weight = layer->weight + panel * inputs * PANEL;
-    Vector left[MOST_ROWS], right[MOST_ROWS];
-    for (int row = 0; row < rows; row++) left[row] = right[row] = all(0.0f);
-    for (int64_t input = 0; input < inputs; input++, weight += PANEL) {
-        Vector w0 = load(weight), w1 = load(weight + LANES);
-#pragma GCC unroll 12
-        for (int row = 0; row < rows; row++) {
-            float number = x[row * inputs + input];
-            left[row] += number * w0;
-            right[row] += number * w1;
-        }
-    }
-    for (int row = 0; row < rows; row++) {
-        put(out + row * outputs, left[row], layer->bias, panel * PANEL, outputs, relu);
-        put(out + row * outputs, right[row], layer->bias, panel * PANEL + LANES, outputs, relu);
-    }
+static Result output(const Linear *layer, float *out, int64_t relu) {
+    Result to = result_at(out, layer->outputs, layer->outputs, 1.0f);
+    to.bias = layer->bias;
+    to.relu = relu;
+    return to;
 }
 
 // `sums` plus the products of GROUP inputs, as one number, with GROUP weights of each output.
@@ -77,8 +50,8 @@ typedef struct {
     const float *steps;     // [rows]: what a number is a multiple of
 } Quantized;
 
-INLINE void multiply8(const Linear *layer, Quantized x, int64_t panel, float *out, int relu,
-                      const int rows) {
+// One panel of a few rows; `rows` is a constant wherever this is inlined.
+INLINE void multiply8(const Linear *layer, Quantized x, int64_t panel, Result to, const int rows) {
     const int64_t groups = (layer->inputs + GROUP - 1) / GROUP, outputs = layer->outputs;
     const int8_t *weight = layer->weight8 + panel * groups * PANEL * GROUP;
     const int32_t *offsets = layer->offsets + panel * PANEL;
@@ -102,56 +75,37 @@ INLINE void multiply8(const Linear *layer, Quantized x, int64_t panel, float *ou
             if (column >= outputs) continue;
             Vector scale = load_part(layer->scales + column, (size_t)(outputs - column), 0.0f);
             Vector y = to_floats(side ? right[row] : left[row]) * scale * x.steps[row];
-            put(out + row * outputs, y, layer->bias, column, outputs, relu);
+            put(&to, row, column, y);
         }
     }
 }
 
-// A number of rows that is known when compiled keeps the sums in registers.
-#define WITH_ROWS(count, call)     \
-    switch (count) {               \
-        case 1: call(1); break;    \
-        case 2: call(2); break;    \
-        case 3: call(3); break;    \
-        case 4: call(4); break;    \
-        case 5: call(5); break;    \
-        case 6: call(6); break;    \
-        MORE_ROWS(call)            \
-    }
-#if LANES == 16
-#define MORE_ROWS(call)            \
-        case 7: call(7); break;    \
-        case 8: call(8); break;    \
-        case 9: call(9); break;    \
-        case 10: call(10); break;  \
-        case 11: call(11); break;  \
-        case 12: call(12); break;
-#else
-#define MORE_ROWS(call)
-#endif
-
-static void multiply_rows(const Linear *layer, const float *x, int64_t rows, int64_t panel,
-                          float *out, int relu) {
-    for (int64_t row = 0; row < rows; row += MOST_ROWS) {
-        const float *from = x + row * layer->inputs;
-        float *to = out + row * layer->outputs;
-        int64_t count = rows - row < MOST_ROWS ? rows - row : MOST_ROWS;
-#define CALL(n) multiply(layer, from, panel, to, relu, n)
-        WITH_ROWS(count, CALL)
-#undef CALL
-    }
-}
-
 static void multiply_rows8(const Linear *layer, Quantized x, int64_t rows, int64_t panel,
-                           float *out, int relu) {
+                           Result to) {
     const int64_t groups = (layer->inputs + GROUP - 1) / GROUP;
     for (int64_t row = 0; row < rows; row += MOST_ROWS) {
         Quantized from = {x.numbers + row * groups * GROUP, x.steps + row};
-        float *to = out + row * layer->outputs;
+        Result part = from_row(to, row);
+        switch (rows - row) {
+#define CASE8(n) \
+    case n: multiply8(layer, from, panel, part, n); break;
+            CASE8(1) CASE8(2) CASE8(3) CASE8(4) CASE8(5)
+#if LANES == 16
+            CASE8(6) CASE8(7) CASE8(8) CASE8(9) CASE8(10) CASE8(11)
+#endif
+            default: multiply8(layer, from, panel, part, MOST_ROWS);
+        }
+    }
+}
+
+static void multiply_rows32(const Linear *layer, const float *x, int64_t rows, int64_t panel,
+                            Result to) {
+    const int64_t inputs = layer->inputs;
+    Right right = {layer->weight + panel * inputs * PANEL, PANEL, 0};
+    for (int64_t row = 0; row < rows; row += MOST_ROWS) {
+        Left from = {x + row * inputs, inputs, 1};
         int64_t count = rows - row < MOST_ROWS ? rows - row : MOST_ROWS;
-#define CALL(n) multiply8(layer, from, panel, to, relu, n)
-        WITH_ROWS(count, CALL)
-#undef CALL
+        multiply_panel(from, right, inputs, from_row(to, row), panel * PANEL, count);
     }
 }
 
@@ -197,12 +151,12 @@ void linear(const Linear *layer, const float *x, int64_t rows, float *out, int64
             for (int64_t part = 0; part < parts; part++) {
                 int64_t first = part * ROWS_AT_ONCE;
                 int64_t count = rows - first < ROWS_AT_ONCE ? rows - first : ROWS_AT_ONCE;
-                float *to = out + first * layer->outputs;
+                Result to = output(layer, out + first * layer->outputs, relu);
                 if (layer->weight8) {
                     Quantized from = {numbers + first * groups * GROUP, steps + first};
-                    multiply_rows8(layer, from, count, panel, to, (int)relu);
+                    multiply_rows8(layer, from, count, panel, to);
                 } else {
-                    multiply_rows(layer, x + first * layer->inputs, count, panel, to, (int)relu);
+                    multiply_rows32(layer, x + first * layer->inputs, count, panel, to);
                 }
             }
         }

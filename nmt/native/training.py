@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nmt.native.library import RowMap, load
+from nmt.native import library
+from nmt.native.library import RowMap, pointer
 
 INTEGER, NUMBER, POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
@@ -24,19 +25,13 @@ def kernels_suit(*tensors: Tensor | None) -> bool:
             for tensor in tensors
         )
         and not torch.is_autocast_enabled("cpu")
-        and load() is not None
+        and library.load() is not None
     )
 
 
-def pointer(tensor: Tensor | None) -> ctypes.c_void_p:
-    """Where a contiguous tensor begins; NULL for none."""
-    assert tensor is None or tensor.is_contiguous()
-    return POINTER(None if tensor is None else tensor.data_ptr())
-
-
-def library() -> ctypes.CDLL:
+def kernels() -> ctypes.CDLL:
     """The kernels, where `kernels_suit` has said that there are some."""
-    found = load()
+    found = library.load()
     assert found is not None
     return found
 
@@ -144,7 +139,7 @@ def attend(
 
     draws [heads, Q, K] are of 16 bits, with room for 16 more.
     """
-    library().attend(
+    kernels().attend(
         ctypes.byref(inputs.fields()),
         INTEGER(heads.start),
         INTEGER(heads.stop - heads.start),
@@ -166,7 +161,7 @@ def attend_backward(
 ) -> None:
     """Write the gradients of the projections, and those of the parameters by sentence, [B, H]."""
     fields = GradientFields(pointer(outer), *inputs.parts(gradients), pointer(parameters))
-    library().attend_backward(
+    kernels().attend_backward(
         ctypes.byref(inputs.fields()),
         INTEGER(heads.start),
         INTEGER(heads.stop - heads.start),
@@ -190,7 +185,7 @@ def gated_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """sigmoid(gate x) gain x / rms(x) for x [..., D], and 1 / rms of each row, [...]."""
     output, scales = torch.empty_like(x), x.new_empty(x.shape[:-1])
-    library().gated_rms_norm(
+    kernels().gated_rms_norm(
         pointer(x),
         pointer(gain),
         pointer(gate),
@@ -211,7 +206,7 @@ def gated_rms_norm_backward(
     inner, gain_gradient = torch.empty_like(x), torch.empty_like(gain)
     gate_gradient = None if gate is None else torch.empty_like(gate)
     pointers = map(pointer, (x, gain, gate, scales, outer, inner))
-    library().gated_rms_norm_backward(
+    kernels().gated_rms_norm_backward(
         ctypes.byref(RmsFields(*pointers, x.shape[-1])),
         INTEGER(scales.numel()),
         pointer(gain_gradient),
@@ -277,7 +272,7 @@ def multiply(
     fields = result_fields(
         result, scale=scale, relu=relu, bias=bias, where=where, dropping=dropping
     )
-    library().multiply_matrices(
+    kernels().multiply_matrices(
         pointer(left),
         pointer(right),
         int(transposed),
@@ -329,7 +324,7 @@ def add_norm(
     """LayerNorm(residual + dropout(x)) for x [..., D], and what its derivative needs."""
     output, shape = torch.empty_like(x), x.shape[:-1]
     left = NormedSum(torch.empty_like(x), x.new_empty(shape), x.new_empty(shape))
-    library().add_norm(
+    kernels().add_norm(
         ctypes.byref(left.fields(gain, dropping)),
         *map(pointer, (residual, x, bias)),
         NUMBER(epsilon),
@@ -344,7 +339,7 @@ def add_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of the residual, of x, gain and bias for `outer`, that of the output."""
     results = [torch.empty_like(like) for like in (outer, outer, gain, gain)]
-    library().add_norm_backward(
+    kernels().add_norm_backward(
         ctypes.byref(left.fields(gain, dropping)),
         pointer(outer),
         *map(pointer, results),
@@ -357,7 +352,7 @@ def add_norm_backward(
 def softmax_(logits: Tensor) -> Tensor:
     """Overwrite logits [N, V] by probabilities; the logarithms [N] of what normalises them."""
     normalisers = logits.new_empty(len(logits))
-    library().softmax_rows(
+    kernels().softmax_rows(
         pointer(logits),
         *map(INTEGER, logits.shape),
         pointer(normalisers),

@@ -15,10 +15,12 @@ from nmt.model.dropout import draw_bits
 from nmt.model.layers import FeedForward, Residual
 from nmt.model.linear import Linear
 from nmt.model.native_attention import NativeAttention, goes_natively
+from nmt.native import library
 from nmt.native import training as kernels
-from nmt.native.library import load
 
-pytestmark = pytest.mark.skipif(load() is None, reason="no kernels were built for this processor")
+pytestmark = pytest.mark.skipif(
+    library.load() is None, reason="no kernels were built for this processor"
+)
 
 HEADS = 3
 NATIVE = ("softmax", "sparsemax", "entmax15", "entmax 1.02", "entmax 1.3", "entmax learned")
@@ -300,7 +302,7 @@ def test_layers_are_those_of_torch(
     assert_close(results[1], results[0])
     if form == "residual":
         assert_equal(results[1], results[0])
-    monkeypatch.setattr(kernels, "load", lambda: None)
+    monkeypatch.setattr(library, "load", lambda: None)
     assert_close(results[0], gradients_of(module, inputs))
     assert torch.equal(torch.get_rng_state(), state)
 
