@@ -32,9 +32,10 @@ class KeyValue(NamedTuple):
 class AttentionCore(nn.Module):
     """From projections to the concatenated, normed heads; everything in which kinds differ.
 
-    Three ways lead there. The plain one (`attend_plainly`) works everywhere. On CPUs the
-    blockwise one is quicker, for maps that have it. Where a kind has a fused form that wins, that
-    is taken in training, unless somebody observes: it never shows its weights.
+    Four ways lead there. The plain one (`attend_plainly`) works everywhere. On CPUs the
+    blockwise one is quicker, for maps that have it, and the kernels' own is the quickest, where
+    there are kernels. Where a kind has a fused form that wins, that is taken in training, unless
+    somebody observes: it never shows its weights.
     """
 
     def __init__(self, dim: int, heads: int, *, attention: AttentionConfig, dropout: float) -> None:
@@ -55,15 +56,16 @@ class AttentionCore(nn.Module):
         visible is broadcastable to [B, H, Q, K].
         """
         rate = self.dropout.active_rate
-        if self.fused is not None and self.observer is None:
+        settings = self.settings(visible) if self.goes_blockwise(projections[0]) else None
+        natively = settings is not None and goes_natively(settings, *projections)
+        if self.fused is not None and self.observer is None and not natively:
             query, key, value = split_heads(projections, self.heads)
             if self.fused.wins(key, training=self.training, dropout=rate):
                 heads = self.fused.attend(query, key, value, visible, rate)
                 return self.finish(heads.transpose(1, 2).flatten(2))
-        if self.goes_blockwise(projections[0]):
-            settings = self.settings(visible)
+        if settings is not None:
             parameter = self.weights.parameter()
-            form = NativeAttention if goes_natively(settings, *projections) else BlockwiseAttention
+            form = NativeAttention if natively else BlockwiseAttention
             return self.finish(form.apply(settings, visible, parameter, *projections))  # type: ignore[no-untyped-call]
         query, key, value = split_heads(projections, self.heads)
         return self.finish(self.attend_plainly(query, KeyValue(key, value), visible))
