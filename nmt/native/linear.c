@@ -10,7 +10,7 @@
 #define ROWS_AT_ONCE (4 * MOST_ROWS)  // of a panel that one thread works on
 // Products from which on other threads are woken. Each time costs some microseconds, and on a busy
 // machine perhaps much more, so few are not worth it; 8-bit ones need less time and memory.
-#define MANY_PRODUCTS (1 << 18)
+#define MANY_PRODUCTS (1 << 17)
 #define MANY_PRODUCTS8 (1 << 21)
 
 #if defined(__AVX512VNNI__)
