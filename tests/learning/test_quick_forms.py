@@ -1,4 +1,4 @@
-"""The quick forms of attention, norm and loss train like plain ones: 200 updates, loss by loss."""
+"""The kernels and other quick forms train like plain torch: 200 updates, loss by loss."""
 
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from nmt.config.config import AttentionConfig
 from nmt.model.attention import AttentionCore
 from nmt.model.attention_kinds import FusedAttention
 from nmt.model.norms import HeadNorm
+from nmt.native import library
 from nmt.training import loss
 
 UPDATES = 200
@@ -52,6 +53,7 @@ def losses(directory: Path, case: AttentionConfig) -> list[float]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_agree(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = losses(tmp_path / "quick", CASES[kind])
+    monkeypatch.setattr(library, "load", lambda: None)
     monkeypatch.setattr(AttentionCore, "goes_blockwise", lambda _self, _x: False)
     monkeypatch.setattr(HeadNorm, "goes_by_hand", lambda _self, _z: False)
     monkeypatch.setattr(FusedAttention, "wins", lambda *_arguments, **_options: False)
