@@ -79,7 +79,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class GridTable:
     """The rows of one task, and what has to be said of them."""
 
     task: str
@@ -102,7 +102,7 @@ def summarize(values: Sequence[float]) -> Summary | None:
 
 def make_table(
     grid: Sequence[Sequence[Cell]], *, paper: Mapping[str, PaperScore], baseline: str
-) -> Table:
+) -> GridTable:
     """Everything that the files of the runs say; `baseline` may be empty for no comparison."""
     outcomes = [[read_outcome(cell) for cell in cells] for cells in grid]
     p_values = compare(grid, outcomes, baseline)
@@ -115,7 +115,7 @@ def make_table(
     run = grid[0][0].run
     test = f"{run.recipe.test.name} {'-'.join(run.recipe.languages)}"
     seeds = tuple(cell.seed for cell in grid[0])
-    return Table(run.layout.directory.name, test, seeds, baseline or None, tuple(rows))
+    return GridTable(run.layout.directory.name, test, seeds, baseline or None, tuple(rows))
 
 
 def compare(

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from nmt.evaluation import DEFAULT_SAMPLES, TOKENIZED_BLEU
-from nmt.recipes.table import BLEU, CHRF, Row, Summary, Table
+from nmt.recipes.table import BLEU, CHRF, GridTable, Row, Summary
+from nmt.tables import Table, escape_markdown
 
 DASH = "–"  # what the paper shows for a training that failed
 
 # ---------------------------------------------------------------- from rows to cells
 
 
-def columns(table: Table) -> dict[str, list[str]]:
-    """The cells of each column that has any but blank ones."""
+def columns(table: GridTable) -> dict[str, list[str]]:
+    """The cells of each column that has any but empty ones."""
     makers: dict[str, Callable[[Row], str]] = {
         "variant": lambda row: row.variant,
         "attention": lambda row: row.attention,
@@ -69,7 +70,7 @@ def paper_cell(row: Row) -> str:
     return f"{row.paper.bleu:.1f}" + ("" if tokenized is None else f" ({tokenized:.2f})")
 
 
-def p_cell(row: Row, table: Table) -> str:
+def p_cell(row: Row, table: GridTable) -> str:
     """p against the baseline, which is marked itself when there is something to compare."""
     if row.variant == table.baseline and any(other.p_value is not None for other in table.rows):
         return "baseline"
@@ -81,7 +82,7 @@ def signed(number: float | None) -> str:
     return "" if number is None else f"{number:+.1f}".replace("-", "−")
 
 
-def notes(table: Table) -> list[str]:
+def notes(table: GridTable) -> list[str]:
     """How to read the table, in sentences."""
     cells = columns(table)
     seeds = ", ".join(str(seed) for seed in table.seeds)
@@ -107,63 +108,25 @@ def notes(table: Table) -> list[str]:
 # ---------------------------------------------------------------- as text
 
 
-def markdown(table: Table) -> str:
+def text_table(grid: GridTable) -> Table:
+    """The cells of the grid, with the task as title and the notes as note."""
+    cells = columns(grid)
+    rows = list(zip(*cells.values(), strict=True))
+    return Table(list(cells), rows, labels=2, title=grid.task, note=" ".join(notes(grid)))
+
+
+def markdown(grid: GridTable) -> str:
     """A Markdown table and a paragraph."""
-    cells = columns(table)
-    rule = ["---" if name in ("variant", "attention") else "---:" for name in cells]
-    rows = [list(cells), rule, *zip(*cells.values(), strict=True)]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([*lines, "", " ".join(notes(table)).replace("|", "\\|")])
+    table = text_table(grid)
+    return f"{table.markdown()}\n\n{escape_markdown(table.note)}"
 
 
-def latex(table: Table) -> str:
-    """A table environment that needs the package booktabs."""
-    cells = columns(table)
-    alignment = "".join("l" if name in ("variant", "attention") else "r" for name in cells)
-    header, *rows = [
-        " & ".join(escape(cell) for cell in row) + r" \\"
-        for row in [list(cells), *zip(*cells.values(), strict=True)]
-    ]
-    return "\n".join(
-        [
-            r"% \usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering",
-            rf"\begin{{tabular}}{{{alignment}}}",
-            r"\toprule",
-            header,
-            r"\midrule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            rf"\caption{{{escape(f'{table.task}: ' + ' '.join(notes(table)))}}}",
-            r"\end{table}",
-        ]
-    )
+def latex(grid: GridTable) -> str:
+    """A LaTeX table with the notes as its caption."""
+    return text_table(grid).latex()
 
 
-LATEX = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "|": r"\textbar{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "±": r"$\pm$",
-        "−": "$-$",
-        DASH: "--",
-    }
-)
-
-
-def escape(text: str) -> str:
-    """Text as LaTeX prints it."""
-    return text.translate(LATEX)
-
-
-def as_json(table: Table) -> str:
+def as_json(table: GridTable) -> str:
     """All numbers, unrounded."""
     rows: list[dict[str, Any]] = []
     for row in table.rows:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "nmt"
-BASE = {"errors", "progress"}
+BASE = {"errors", "progress", "tables"}
 MAY_IMPORT = {
     "errors": set[str](),
     "progress": set[str](),
+    "tables": set[str](),
     "native": set[str](),
     "config": BASE,
     "data": BASE | {"config"},
