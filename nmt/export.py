@@ -15,14 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from nmt.checkpoint.atomic import (
-    Writer,
-    bytes_writer,
-    make_directories,
-    storage_errors,
-    write_directory,
-)
-from nmt.checkpoint.hashing import ByteSink
 from nmt.checkpoint.model_directory import LoadedModel, codec_files
 from nmt.config.config import ModelConfig
 from nmt.data.vocabulary import CONTROL, Vocabulary
@@ -31,6 +23,14 @@ from nmt.model.attention import CrossAttention, SelfAttention
 from nmt.model.embeddings import sinusoids
 from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer, FeedForward, Residual
 from nmt.model.transformer import Transformer
+from nmt.storage.directories import (
+    Writer,
+    bytes_writer,
+    make_directories,
+    storage_errors,
+    write_directory,
+)
+from nmt.storage.hashing import ByteSink
 
 if TYPE_CHECKING:
     from ctranslate2.specs import TransformerSpec

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.checkpoint.atomic import Writer, bytes_writer, json_writer
-from nmt.checkpoint.hashing import ByteSink, HashingReader
-from nmt.checkpoint.manifest import SealedDirectory
 from nmt.checkpoint.model_directory import CONFIG, MODEL, STATE, is_codec_file, read_config
 from nmt.checkpoint.store import STEP_NAME
-from nmt.checkpoint.tensors import (
+from nmt.errors import DivergedError
+from nmt.storage.directories import Writer, bytes_writer, json_writer
+from nmt.storage.hashing import ByteSink, HashingReader
+from nmt.storage.manifest import SealedDirectory
+from nmt.storage.tensors import (
     ModelMismatchError,
     TensorSpec,
     bytes_of,
@@ -25,7 +26,6 @@ from nmt.checkpoint.tensors import (
     read_header,
     read_one,
 )
-from nmt.errors import DivergedError
 
 logger = logging.getLogger(__name__)
 

@@ -13,21 +13,21 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from nmt.checkpoint.atomic import Writer, bytes_writer, settled, storage_errors
-from nmt.checkpoint.manifest import MANIFEST, SealedDirectory
 from nmt.checkpoint.store import CheckpointStore
-from nmt.checkpoint.tensors import (
+from nmt.config.config import Config, ModelConfig
+from nmt.config.loading import dump_config, parse_config
+from nmt.data.codec import Codec
+from nmt.errors import IntegrityError, NoCheckpointError, UserError
+from nmt.model.transformer import Transformer
+from nmt.storage.directories import Writer, bytes_writer, settled, storage_errors
+from nmt.storage.manifest import MANIFEST, SealedDirectory
+from nmt.storage.tensors import (
     ModelMismatchError,
     fill,
     read_header,
     read_into,
     tensors_writer,
 )
-from nmt.config.config import Config, ModelConfig
-from nmt.config.loading import dump_config, parse_config
-from nmt.data.codec import Codec
-from nmt.errors import IntegrityError, NoCheckpointError, UserError
-from nmt.model.transformer import Transformer
 
 logger = logging.getLogger(__name__)
 

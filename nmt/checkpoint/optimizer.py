@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nmt.checkpoint.hashing import HashingReader
-from nmt.checkpoint.tensors import (
+from nmt.storage.hashing import HashingReader
+from nmt.storage.tensors import (
     TensorSpec,
     check_specs,
     read_header,

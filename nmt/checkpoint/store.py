@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from nmt.checkpoint.atomic import (
+from nmt.errors import IntegrityError, NoCheckpointError, StorageError, UserError
+from nmt.storage.directories import (
     Writer,
     bytes_writer,
     json_writer,
@@ -17,9 +18,8 @@ from nmt.checkpoint.atomic import (
     replace_directory,
     write_directory,
 )
-from nmt.checkpoint.lock import locked
-from nmt.checkpoint.manifest import MANIFEST, SealedDirectory
-from nmt.errors import IntegrityError, NoCheckpointError, StorageError, UserError
+from nmt.storage.lock import locked
+from nmt.storage.manifest import MANIFEST, SealedDirectory
 
 __all__ = [
     "CheckpointStore",

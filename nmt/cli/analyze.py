@@ -18,8 +18,8 @@ from nmt.errors import DataError, IntegrityError, UserError
 if TYPE_CHECKING:
     from nmt.analysis.analyze import Gold, Input, ModelAnalysis
     from nmt.analysis.results import Analysis
-    from nmt.checkpoint.atomic import Writer
     from nmt.data.codec import Codec
+    from nmt.storage.directories import Writer
 
 logger = logging.getLogger("nmt.cli.analyze")
 
@@ -115,7 +115,7 @@ def analyze(arguments: argparse.Namespace) -> None:
         if getattr(arguments, option) is not None and arguments.gold is None:
             raise UserError(f"--{option.replace('_', '-')}: expected --gold with it")
     from nmt.analysis.results import Analysis
-    from nmt.checkpoint.atomic import recover, replace_directory
+    from nmt.storage.directories import recover, replace_directory
 
     text = read_input(arguments)
     gold = read_gold(arguments, text.count)
@@ -173,7 +173,7 @@ def check_output(path: Path) -> None:
 
 def foreign_files(path: Path) -> list[str]:
     """The names in a directory that are not those of an analysis, as its manifest tells."""
-    from nmt.checkpoint.manifest import MANIFEST, parse_manifest
+    from nmt.storage.manifest import MANIFEST, parse_manifest
 
     names = {entry.name for entry in path.iterdir()}
     try:
@@ -269,7 +269,7 @@ def output_files(
     from nmt.analysis.figures import all_pictures
     from nmt.analysis.report import build_report, pictured_heads
     from nmt.analysis.tables import all_tables, markdown
-    from nmt.checkpoint.atomic import bytes_writer, json_writer
+    from nmt.storage.directories import bytes_writer, json_writer
 
     tables = all_tables(analysis)
     shown = [(codec, one.shown) for one, codec in measured]

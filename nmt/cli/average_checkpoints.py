@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.checkpoint.manifest import MANIFEST, SealedDirectory
 from nmt.checkpoint.store import CheckpointStore
 from nmt.cli import console
 from nmt.errors import IntegrityError, NoCheckpointError, UserError
+from nmt.storage.manifest import MANIFEST, SealedDirectory
 
 logger = logging.getLogger("nmt.cli.average_checkpoints")
 
@@ -56,8 +56,8 @@ def average(arguments: argparse.Namespace) -> None:
     """Choose, check, average, write."""
     paths, output = choose(arguments)
     check_output(output, paths)
-    from nmt.checkpoint.atomic import recover, replace_directory
     from nmt.checkpoint.average import average_checkpoints
+    from nmt.storage.directories import recover, replace_directory
 
     files = average_checkpoints(paths)
     recover(output.parent, name=output.name, exclusive=False)

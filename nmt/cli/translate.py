@@ -255,10 +255,10 @@ def open_engine(
 
 def make_options(arguments: argparse.Namespace, model: Path) -> "Options":
     """The options of the command line over those of the first model."""
-    from nmt.checkpoint.manifest import SealedDirectory
     from nmt.checkpoint.model_directory import read_config
     from nmt.decoding.choices import Sampling
     from nmt.decoding.translation import Options
+    from nmt.storage.manifest import SealedDirectory
 
     default = Options.of(read_config(SealedDirectory(model)).decode)
     sampling = None

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import torch
 
-from nmt.checkpoint.atomic import Writer, json_writer
-from nmt.checkpoint.manifest import SealedDirectory
 from nmt.checkpoint.model_directory import model_files
 from nmt.checkpoint.optimizer import flatten_optimizer, restore_optimizer
-from nmt.checkpoint.tensors import read_into, tensors_writer
 from nmt.config.config import Config
 from nmt.config.loading import parse_config
 from nmt.data.prepare import Prepared
 from nmt.errors import IntegrityError
+from nmt.storage.directories import Writer, json_writer
+from nmt.storage.manifest import SealedDirectory
+from nmt.storage.tensors import read_into, tensors_writer
 from nmt.training.state import TrainingState
 from nmt.training.update import Updater
 

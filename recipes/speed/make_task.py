@@ -17,7 +17,6 @@ from task import (
     WARMUP,
 )
 
-from nmt.checkpoint.atomic import replace_directory
 from nmt.checkpoint.model_directory import LoadedModel, ModelDirectory, find_model, model_files
 from nmt.config.config import Config, SubwordConfig, TokenizerConfig
 from nmt.config.loading import load_config
@@ -28,6 +27,7 @@ from nmt.data.text import read_text
 from nmt.decoding.translator import Translator
 from nmt.errors import DataError, UserError
 from nmt.export import export_ctranslate2
+from nmt.storage.directories import replace_directory
 
 PLANNED_EPOCHS = 3
 WORD = "{:06d}"  # a piece as text: so the order of pieces is that of their numbers

@@ -16,17 +16,18 @@ MAY_IMPORT = {
     "tables": set[str](),
     "native": set[str](),
     "config": BASE,
-    "data": BASE | {"config"},
+    "storage": BASE,
+    "data": BASE | {"config", "storage"},
     "model": BASE | {"config", "native"},
-    "evaluation": BASE | {"data"},
-    "checkpoint": BASE | {"config", "data", "model"},
-    "decoding": BASE | {"config", "data", "model", "checkpoint", "native"},
+    "evaluation": BASE | {"storage", "data"},
+    "checkpoint": BASE | {"config", "storage", "data", "model"},
+    "decoding": BASE | {"config", "storage", "data", "model", "checkpoint", "native"},
     "analysis": BASE
-    | {"native", "config", "data", "model", "checkpoint", "decoding", "evaluation"},
+    | {"native", "config", "storage", "data", "model", "checkpoint", "decoding", "evaluation"},
 }
 MAY_IMPORT["training"] = MAY_IMPORT["analysis"] | {"analysis", "native"}
 MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training"}
-MAY_IMPORT["recipes"] = BASE | {"config", "data", "evaluation"}
+MAY_IMPORT["recipes"] = BASE | {"config", "storage", "data", "evaluation"}
 MAY_IMPORT["export"] = MAY_IMPORT["checkpoint"] | {"checkpoint"}
 MAY_IMPORT["cli"] = MAY_IMPORT["bench"] | {"bench", "export", "recipes"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

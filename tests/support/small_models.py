@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.checkpoint.atomic import Writer, bytes_writer, json_writer
-from nmt.checkpoint.manifest import MANIFEST, FileEntry, encode_manifest
 from nmt.checkpoint.model_directory import model_files
 from nmt.checkpoint.store import write_directory
 from nmt.config.config import Config
 from nmt.config.loading import parse_config
 from nmt.data.codec import Codec
 from nmt.model.transformer import Transformer
+from nmt.storage.directories import Writer, bytes_writer, json_writer
+from nmt.storage.manifest import MANIFEST, FileEntry, encode_manifest
 
 PAIRS = [("the old man sees a dog", "der alte Mann sieht einen Hund"), ("a dog", "ein Hund")]
 

@@ -19,11 +19,11 @@ from support.small_models import (
 )
 
 from nmt.checkpoint.average import average_checkpoints, mean
-from nmt.checkpoint.manifest import MANIFEST, SealedDirectory
 from nmt.checkpoint.model_directory import ModelDirectory, model_files
 from nmt.checkpoint.store import replace_directory, write_directory
-from nmt.checkpoint.tensors import ModelMismatchError
 from nmt.errors import DivergedError, IntegrityError, UserError
+from nmt.storage.manifest import MANIFEST, SealedDirectory
+from nmt.storage.tensors import ModelMismatchError
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])

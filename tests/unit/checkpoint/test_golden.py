@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.checkpoint.manifest import SealedDirectory
 from nmt.checkpoint.model_directory import LoadedModel, ModelDirectory, model_files
 from nmt.checkpoint.optimizer import flatten_optimizer, restore_optimizer
 from nmt.checkpoint.store import json_writer, verify, write_directory
-from nmt.checkpoint.tensors import tensors_writer
 from nmt.data.vocabulary import BOS
+from nmt.storage.manifest import SealedDirectory
+from nmt.storage.tensors import tensors_writer
 
 GOLDEN = Path(__file__).parent / "golden"
 SOURCE, TARGET = "the old man sees a dog", "der alte Mann sieht einen Hund"

@@ -19,9 +19,9 @@ import pytest
 import torch
 from support.small_models import reseal, write_model
 
-from nmt.checkpoint.manifest import MANIFEST, SealedDirectory, encode_manifest, parse_manifest
 from nmt.checkpoint.model_directory import ModelDirectory
 from nmt.errors import UserError
+from nmt.storage.manifest import MANIFEST, SealedDirectory, encode_manifest, parse_manifest
 
 MODEL = "model.safetensors"
 HUGE = 1 << 40

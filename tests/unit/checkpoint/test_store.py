@@ -25,11 +25,11 @@ from support.small_models import (
     zero_page,
 )
 
-from nmt.checkpoint.atomic import settled
-from nmt.checkpoint.manifest import MANIFEST, FileEntry, encode_manifest, parse_manifest
 from nmt.checkpoint.model_directory import ModelDirectory
 from nmt.checkpoint.store import CheckpointStore, bytes_writer, verify, write_directory
 from nmt.errors import IntegrityError, NoCheckpointError, StorageError
+from nmt.storage.directories import settled
+from nmt.storage.manifest import MANIFEST, FileEntry, encode_manifest, parse_manifest
 
 
 def store_with(path: Path, *steps: int) -> CheckpointStore:

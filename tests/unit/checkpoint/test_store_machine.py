@@ -17,9 +17,9 @@ from support.small_models import (
     truncate,
 )
 
-from nmt.checkpoint.atomic import settled
 from nmt.checkpoint.store import CheckpointStore, verify
 from nmt.errors import UserError
+from nmt.storage.directories import settled
 
 
 class StoreMachine(RuleBasedStateMachine):

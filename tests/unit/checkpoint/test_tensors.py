@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nmt.checkpoint.manifest import SealedDirectory
 from nmt.checkpoint.optimizer import flatten_optimizer, restore_optimizer
 from nmt.checkpoint.store import write_directory
-from nmt.checkpoint.tensors import (
+from nmt.storage.manifest import SealedDirectory
+from nmt.storage.tensors import (
     DTYPES,
     ModelMismatchError,
     TensorSpec,

@@ -24,9 +24,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
-from nmt.checkpoint.hashing import ByteSink, HashingWriter
-from nmt.checkpoint.manifest import MANIFEST, FileEntry, encode_manifest, is_plain_name
 from nmt.errors import StorageError
+from nmt.storage.hashing import ByteSink, HashingWriter
+from nmt.storage.manifest import MANIFEST, FileEntry, encode_manifest, is_plain_name
 
 Writer = Callable[[ByteSink], object]
 Kind = Literal["new", "old", "trash"]

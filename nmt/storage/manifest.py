@@ -16,8 +16,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from nmt.checkpoint.hashing import HashingReader
 from nmt.errors import IntegrityError, NoCheckpointError, UserError
+from nmt.storage.hashing import HashingReader
 
 MANIFEST = "MANIFEST.json"
 FORMAT = 1

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.checkpoint.atomic import Writer
-from nmt.checkpoint.hashing import ByteSink, HashingReader
-from nmt.checkpoint.manifest import parse_json
 from nmt.errors import IntegrityError, UserError
+from nmt.storage.directories import Writer
+from nmt.storage.hashing import ByteSink, HashingReader
+from nmt.storage.manifest import parse_json
 
 DTYPES = {
     "F64": torch.float64,

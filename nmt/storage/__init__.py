@@ -1,0 +1,1 @@
+"""How everything that lasts is written: whole, synced, verified; nothing here knows of models."""
