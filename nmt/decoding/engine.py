@@ -98,7 +98,6 @@ class _Batch(ctypes.Structure):
         ("starts", c_void_p),
         ("memories", c_void_p),
         ("pasts", c_void_p),
-        ("chunks", c_int64),
         ("descent", c_void_p),
     )
 
@@ -308,21 +307,16 @@ class EngineStep:
         self.rows = torch.arange(len(sources))
         encoded = engine.encode(sources, self.starts)
         self.memories = self.remember(encoded)
-        positions = max_length + 1  # the start token is read, too
-        self.chunks = -(-positions // engine.chunk)
+        self.positions = max_length + 1  # the start token is read, too
         self.past: list[Tensor] = []  # [L, sentences, chunk, beam, 2, D] of each chunk so far
-        self.pasts = (c_void_p * (engine.num_layers * self.chunks))()
-        self.descent = torch.empty(len(sources), 1, positions, dtype=torch.int32)
+        self.descent = torch.empty(len(sources), 1, 0, dtype=torch.int32)
         # The same memory in every step: new memory would cost as much as a layer.
         self.work, self.work_memory = engine.workspace(0)
         self.logits = torch.empty(0, engine.output.outputs)
         self.state = _Batch(
             most_width=beam,
-            most_positions=positions,
             starts=pointer(self.starts),
             memories=ctypes.cast(self.memories, c_void_p),
-            pasts=ctypes.cast(self.pasts, c_void_p),
-            chunks=self.chunks,
         )
 
     def remember(self, encoded: Tensor) -> ctypes.Array[_Memory]:
@@ -351,6 +345,10 @@ class EngineStep:
         """Logits [B, K, V] after tokens [B, K], valid until the next call."""
         engine, state = self.engine, self.state
         batch, width = tokens.shape
+        if state.position >= self.positions:
+            raise ValueError(f"expected at most {self.positions} steps, got another one")
+        if width > state.most_width:
+            raise ValueError(f"expected at most {state.most_width} hypotheses, got {width}")
         if state.position == len(self.past) * engine.chunk:
             self.open_chunk()
         if self.descent.shape[1] != width:  # before the first step, when a sample starts wide
@@ -373,13 +371,15 @@ class EngineStep:
         return logits.view(batch, width, -1)
 
     def open_chunk(self) -> None:
-        """Take memory for the next positions."""
+        """Take memory for the next positions: no more than outputs get long."""
         engine = self.engine
         shape = (self.num_sentences, engine.chunk, self.state.most_width, 2, engine.dim)
-        chunk = torch.empty(engine.num_layers, *shape)
-        for layer in range(engine.num_layers):
-            self.pasts[layer * self.chunks + len(self.past)] = pointer(chunk[layer]).value
-        self.past.append(chunk)
+        self.past.append(torch.empty(engine.num_layers, *shape))
+        addresses = [layer.data_ptr() for chunk in self.past for layer in chunk]
+        self.pasts = (c_void_p * len(addresses))(*addresses)
+        self.state.pasts = ctypes.cast(self.pasts, c_void_p)
+        self.descent = nn.functional.pad(self.descent, (0, engine.chunk))
+        self.state.most_positions = self.descent.shape[2]
 
     def reorder(self, parents: Tensor) -> None:
         """Continue the old hypotheses parents [B, K]."""

@@ -131,9 +131,10 @@ def search(
     """The `nbest` best finished hypotheses of each sentence, best first.
 
     A sentence for which every number the step function returned was NaN gets an empty list.
-    `max_lengths` counts tokens before the end token; `prefixes` are tokens each output has to start
-    with; `seeds` number the sentences for sampling; the last `num_padding` sentences only fill up
-    the batch and have no result.
+    `max_lengths` counts tokens before the end token, and the step function was made for as many;
+    `prefixes`, which are no longer, are tokens each output has to start with; `seeds` number the
+    sentences for sampling; the last `num_padding` sentences only fill up the batch and have no
+    result.
     """
     num_sentences = len(max_lengths) - num_padding
     state = start_state(
@@ -184,7 +185,9 @@ def start_state(
     """The state before the first step: one live hypothesis a sentence, `beam` when sampling."""
     size, beam = len(max_lengths), 1 if options.sampling is None else options.beam
     prefixes = prefixes or [()] * size
-    limits = [max(limit, len(prefix)) for limit, prefix in zip(max_lengths, prefixes, strict=True)]
+    for limit, prefix in zip(max_lengths, prefixes, strict=True):
+        if len(prefix) > limit:
+            raise ValueError(f"expected a prefix of at most {limit} tokens, got {len(prefix)}")
     forced = torch.full((size, max(map(len, prefixes), default=0)), -1)
     for row, prefix in enumerate(prefixes):
         forced[row, : len(prefix)] = torch.tensor(prefix, dtype=torch.int64)
@@ -192,14 +195,14 @@ def start_state(
     uniform = None
     if options.sampling is not None:
         seeds = seeds or range(size)
-        uniform = draw_uniform(options.sampling.seed, seeds, limits, beam).to(device)
+        uniform = draw_uniform(options.sampling.seed, seeds, max_lengths, beam).to(device)
     return SearchState(
         sentences=torch.arange(size, device=device),
         over=torch.zeros(size, dtype=torch.bool, device=device),
         tokens=torch.full((size, beam, 1), options.start_token, device=device),
         scores=scores,
-        limits=torch.tensor(limits, dtype=torch.int64, device=device),
-        least_limit=min(limits, default=0),
+        limits=torch.tensor(max_lengths, dtype=torch.int64, device=device),
+        least_limit=min(max_lengths, default=0),
         forced=forced.to(device),
         num_finished=torch.zeros(size, dtype=torch.int64, device=device),
         any_finished=False,

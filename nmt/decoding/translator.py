@@ -386,10 +386,12 @@ class Translator:
 
 
 def max_output_length(sentence: _Sentence, options: Options) -> int:
-    """Output subwords, without the end token, that a sentence may have at most."""
+    """The most subwords an output may have, without the end token; its prefix always fits."""
     source = len(sentence.sources[0]) - 1
     limit = int(options.max_length_ratio * source + options.max_length_extra)
-    return limit if options.max_length is None else min(limit, options.max_length)
+    if options.max_length is not None:
+        limit = min(limit, options.max_length)
+    return max(limit, len(sentence.prefix))
 
 
 def is_out_of_memory(error: Exception) -> bool:

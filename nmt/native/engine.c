@@ -64,12 +64,11 @@ typedef struct {
     int64_t threads;
     int64_t batch, width;  // sentences, and hypotheses of each
     int64_t position;      // of the tokens that are read now
-    int64_t most_width, most_positions;
+    int64_t most_width, most_positions;  // there is memory for; positions come CHUNK at a time
     const int64_t *rows;     // [batch]: where a sentence is in what follows
     const int64_t *starts;   // of each sentence, and the end of the last: its source tokens
     const Memory *memories;  // of each layer
-    float *const *pasts;     // [layers][chunks], each [sentences][CHUNK][most_width][2][D]
-    int64_t chunks;          // of CHUNK positions: memory is taken for a few positions at a time
+    float *const *pasts;     // [chunks][layers], each [sentences][CHUNK][most_width][2][D]
     int32_t *descent;        // [batch][width][most_positions]: of which hypothesis each is the child
 } Batch;
 
@@ -267,10 +266,10 @@ static float dot(const float *left, const float *right, int64_t count) {
 }
 
 // Key and value [2][D] that a hypothesis of a sentence has at a position.
-INLINE float *slot(const Batch *batch, float *const *chunks, int64_t dim, int64_t sentence,
+INLINE float *slot(const Stack *stack, const Batch *batch, int64_t layer, int64_t sentence,
                    int64_t position, int64_t hypothesis) {
     int64_t place = (sentence * CHUNK + position % CHUNK) * batch->most_width + hypothesis;
-    return chunks[position / CHUNK] + place * 2 * dim;
+    return batch->pasts[position / CHUNK * stack->num_layers + layer] + place * 2 * stack->dim;
 }
 
 // Attention of one hypothesis to its own past, all heads: out [D] of its query [D].
@@ -295,8 +294,9 @@ static void attend_past(const Stack *stack, const Kind *kind, float *const *past
 }
 
 // Appends the keys and values of this position, and attends: out [R, D] of [R, 3, D].
-static void attend_pasts(const Stack *stack, const Kind *kind, float *const *chunks,
-                         const Batch *batch, const float *projected, float *out) {
+static void attend_pasts(const Stack *stack, const Batch *batch, int64_t layer,
+                         const float *projected, float *out) {
+    const Kind *kind = &stack->layers[layer].self.kind;
     const int64_t dim = stack->dim, width = batch->width, length = batch->position + 1;
 #pragma omp parallel for num_threads(batch->threads) if (batch->batch * width * dim > FEW_NUMBERS)
     for (int64_t row = 0; row < batch->batch * width; row++) {
@@ -306,7 +306,7 @@ static void attend_pasts(const Stack *stack, const Kind *kind, float *const *chu
         descent[batch->position] = (int32_t)(row % width);
         float *past[length];
         for (int64_t key = 0; key < length; key++)
-            past[key] = slot(batch, chunks, dim, sentence, key, descent[key]);
+            past[key] = slot(stack, batch, layer, sentence, key, descent[key]);
         memcpy(past[length - 1], query + dim, sizeof(float) * 2 * (size_t)dim);
         attend_past(stack, kind, past, length, query, out + row * dim);
     }
@@ -376,8 +376,7 @@ void decode(const Stack *stack, const Batch *batch, float *x, const Workspace *w
         const Attention *self = &layer->self, *cross = &layer->cross;
         const float *input = enter(stack, &self->norm, x, rows, work->buffer, threads);
         linear(&self->input, input, rows, work->projected, false, work->scratch, threads);
-        attend_pasts(stack, &self->kind, batch->pasts + index * batch->chunks, batch,
-                     work->projected, work->attended);
+        attend_pasts(stack, batch, index, work->projected, work->attended);
         finish_rows(&self->kind, work->attended, rows, dim, threads);
         linear(&self->output, work->attended, rows, work->buffer, false, work->scratch, threads);
         leave(stack, &self->norm, x, work->buffer, rows, threads);

@@ -71,6 +71,20 @@ def test_every_kind_computes_what_the_model_does(build: str, name: str) -> None:
 
 
 @every_build
+def test_no_step_beyond_the_memory(build: str) -> None:
+    """Not another position than there is memory for, and no more hypotheses."""
+    engine = Engine(load(build), make_model(OUR_MODELS["softmax"]), int8=False)
+    with torch.inference_mode():
+        step = EngineStep(engine, [[4, 5], [6]], beam=2, max_length=1)
+        with pytest.raises(ValueError, match="at most 2 hypotheses, got 3"):
+            step(torch.ones(2, 3, dtype=torch.int64))
+        for _ in range(2):
+            step(torch.ones(2, 2, dtype=torch.int64))
+        with pytest.raises(ValueError, match="at most 2 steps"):
+            step(torch.ones(2, 2, dtype=torch.int64))
+
+
+@every_build
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("dim", [20, 36, 64])
 def test_norms_and_odd_widths(build: str, norm: str, dim: int) -> None:

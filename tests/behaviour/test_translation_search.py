@@ -287,6 +287,19 @@ def test_prefixes_are_kept_and_the_rest_is_free() -> None:
     )
 
 
+@pytest.mark.parametrize("weights", ["plain", "packed", "quick", "quick int8"])
+def test_prefixes_beyond_the_maximum_length_are_the_output(weights: str) -> None:
+    """A sentence may be as long as its prefix, and its steps have memory for that."""
+    one = translator(weights=weights)
+    prefixes = [" ".join(["THE OLD CAT"] * number) for number in (30, 0, 7, 1)]
+    for sampling in (None, Sampling(seed=3)):
+        found = one.translate(LINES[:4], max_length=2, prefixes=prefixes, sampling=sampling)
+        assert [x.text for x in found if x.text.startswith("THE OLD")] == [
+            prefix for prefix in prefixes if prefix
+        ]
+        assert len(found[1].ids) <= 2
+
+
 def test_nbest_lists_are_sorted_and_begin_with_the_best() -> None:
     one = translator()
     best = one.translate(LINES[:6], max_length=LIMIT, beam=5)

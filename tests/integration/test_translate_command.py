@@ -156,6 +156,9 @@ def test_prefixes(model: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "prefixes", prefixes)
     found = translate(model, tmp_path, LINES, "--prefix", str(path))
     assert all(text.startswith(prefix) for text, prefix in zip(found, prefixes, strict=True))
+    # A limit below the prefix gives the prefix, not an error.
+    assert translate(model, tmp_path, LINES[1:2], "--prefix", str(write(path, ["CAT " * 60])),
+                     "--max-length", "5") == [" ".join(["CAT"] * 60)]  # fmt: skip
     write(path, prefixes[:-1])
     source = str(tmp_path / "source")
     assert main(["--model", str(model), "--input", source, "--prefix", str(path)]) == 2

@@ -310,12 +310,16 @@ def test_forced_prefix() -> None:
     assert found[0][0].tokens == (3, 3, 2)
     assert found[0][0].log_probability == pytest.approx(math.log(0.1 * 0.5 * 0.9))
     assert found[1][0].tokens == (2,)
-    # A prefix may be longer than the maximum, unlikely, and hold what is never chosen.
+    # A prefix may be as long as the maximum, unlikely, and hold what is never chosen.
     [[forced]] = search(
-        Table([table], logs(0, 1, 0, 0)), options(), max_lengths=[1], prefixes=[(START, 2, 2)]
+        Table([table], logs(0, 1, 0, 0)), options(), max_lengths=[3], prefixes=[(START, 2, 2)]
     )
     assert forced.tokens == (START, 2, 2)
     assert math.isfinite(forced.score)
+    with pytest.raises(ValueError, match="prefix of at most 2 tokens, got 3"):
+        search(
+            Table([table], logs(0, 1, 0, 0)), options(), max_lengths=[2], prefixes=[(START, 2, 2)]
+        )
 
 
 def test_nan_is_never_chosen() -> None:
