@@ -24,6 +24,7 @@ from nmt.analysis.pairs import (
     PairAttention,
     PairBatch,
     map_pairs,
+    non_finite_pairs,
     run_batch,
     shuffle_targets,
     split_attention,
@@ -32,6 +33,7 @@ from nmt.analysis.results import TYPES, ModelResult
 from nmt.analysis.statistics import AttentionStatistics
 from nmt.checkpoint.model_directory import LoadedModel
 from nmt.config.config import AttentionConfig, SublayerAttentionConfig
+from nmt.errors import DivergedError
 from nmt.model.observe import Site, learned_alphas
 from nmt.model.summary import summarize
 
@@ -39,6 +41,7 @@ TextPair = tuple[str, str]
 Reader = Callable[[], Iterable[TextPair]]
 
 SHUFFLE_WINDOW = 10_000  # pairs held in memory to exchange their targets
+LINES_NAMED = 10  # in a message about lines
 SHOWN_WORDS = 40  # in a longer sentence nobody can read a heat map
 SHOWN_CHARACTERS = 300  # for text without blanks
 
@@ -104,6 +107,8 @@ def analyze_model(
     for done in observation.run(text.read()):
         skipped += not done
         advance(1)
+    if observation.non_finite:
+        raise DivergedError(non_finite_message(loaded.path, observation.non_finite))
     statistics = observation.statistics.summary()
     nullable = {site.type for site in observation.statistics.unnormalised}
     if nullable - {"encoder_self"} and text.count > 1:
@@ -127,6 +132,16 @@ def analyze_model(
     return ModelAnalysis(result, observation.shown, skipped)
 
 
+def non_finite_message(path: Path, indices: Sequence[int]) -> str:
+    """Names the pairs for which a model computes NaN, and says what to do."""
+    lines = [str(index + 1) for index in sorted(indices)]
+    named = ", ".join(lines[:LINES_NAMED]) + (", ..." if len(lines) > LINES_NAMED else "")
+    return (
+        f"{path}: the model computes numbers that are not finite for {len(lines)} of the pairs "
+        f"(lines {named}); nothing was written. Use an earlier checkpoint of its run"
+    )
+
+
 class Observation:
     """What accumulates while the pairs stream through a model."""
 
@@ -137,6 +152,7 @@ class Observation:
         self.gold = gold
         self.statistics = AttentionStatistics(unnormalised_sites(loaded.model))
         self.shown: dict[int, PairAttention] = {}
+        self.non_finite: list[int] = []  # indices of pairs for which the model computes NaN
         grid = HeadGrid(config.decoder_layers, config.heads)
         self.choosing, self.reported = GridCounts(grid), GridCounts(grid)
 
@@ -166,7 +182,8 @@ class Observation:
             if self.gold is not None and site.type == "cross":
                 cross[site] = weights.float().cpu().numpy()
 
-        run_batch(self.loaded.model, batch, observer)
+        hidden = run_batch(self.loaded.model, batch, observer)
+        self.non_finite += non_finite_pairs(batch, hidden)
         for attention in split_attention([batch.pairs[row] for row in shown], seen):
             self.shown[attention.pair.index] = attention
         if self.gold is not None:

@@ -94,10 +94,27 @@ class PairAttention:
 
 
 def run_batch(model: Transformer, batch: PairBatch, observer: Observer) -> Tensor:
-    """Show the observer all attention of a batch; the result is the hidden states [B, T, D]."""
-    with torch.inference_mode(), observe_attention(model, observer):
+    """Call the observer for every attention sublayer; returns the hidden states [B, T, D].
+
+    All hidden states of a pair become NaN if any of its attention weights is not finite.
+    """
+    broken = torch.zeros(len(batch.pairs), dtype=torch.bool, device=batch.source.device)
+
+    def watch(site: Site, weights: Tensor, visible: Tensor) -> None:
+        queries = batch.source_visible if site.type == "encoder_self" else batch.target_visible
+        real = queries[:, None, :, None] & visible
+        broken.logical_or_((real & ~weights.isfinite()).flatten(1).any(dim=1))
+        observer(site, weights, visible)
+
+    with torch.inference_mode(), observe_attention(model, watch):
         hidden: Tensor = model(batch.source, batch.source_visible, batch.target_input)
-    return hidden
+        return hidden.masked_fill(broken[:, None, None], torch.nan)
+
+
+def non_finite_pairs(batch: PairBatch, hidden: Tensor) -> list[int]:
+    """Indices of the pairs with a hidden state [B, T, D] that is not finite."""
+    broken = (batch.target_visible & ~hidden.isfinite().all(dim=-1)).any(dim=1).tolist()
+    return [pair.index for pair, failed in zip(batch.pairs, broken, strict=True) if failed]
 
 
 def log_probabilities(model: Transformer, codec: Codec, batch: PairBatch, hidden: Tensor) -> Tensor:

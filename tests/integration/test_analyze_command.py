@@ -211,3 +211,21 @@ def test_every_source_gets_a_false_target_in_flat_memory() -> None:
     # Nothing is read far ahead of what is needed.
     endless = zip(map(str, itertools.count()), map(str, itertools.count()), strict=True)
     assert len(list(itertools.islice(exchange_targets(endless, seed=1, window=5), 12))) == 12
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("kind", ["rela-g", "softmax", "entmax15"])
+def test_a_model_that_computes_nan_ends_with_6_and_names_the_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, number: float
+) -> None:
+    config = make_config(kind)
+    codec = make_codec(config)
+    model = make_model(config, codec)
+    model.state_dict()["own_source_embedding"][codec.source.encode("cat")[0]] = number
+    make_directory(tmp_path / "model", config, codec, model)
+    (tmp_path / "source").write_text("the dog\na cat\nthe man\ncat cat\n")
+    (tmp_path / "target").write_text("A\nA DOG\nTHE\nA\n")
+    assert run(tmp_path, tmp_path / "report", models=("model",)) == 6
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "for 2 of the pairs (lines 2, 4)" in message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "source", "target"]
