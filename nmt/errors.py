@@ -43,3 +43,16 @@ class IntegrityError(UserError):
     """A file is not what its checksum says."""
 
     exit_code = 7
+
+
+class MemoryLimitError(UserError):
+    """What was asked for does not fit into the memory of this machine."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether less work at a time might do; torch says so in several ways."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+    )

@@ -1,16 +1,24 @@
-"""What every command does at its edge: arguments, logging, errors to one line and an exit code."""
+"""The edge of every command: arguments, logging, standard streams, errors to a line and a code.
+
+One rule holds for streams that are closed or fail. Standard input that is closed cannot be read
+(exit 2). Standard output that is closed or full is a storage error (exit 4), and one whose reader
+went away (`| head -1`) ends the command with 0. Messages are best effort: when standard error is
+closed, full or broken, the command does its work and exits as it would have.
+"""
 
 import argparse
+import contextlib
 import errno
+import io
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
-from nmt.errors import StorageError, UserError
+from nmt.errors import MemoryLimitError, StorageError, UserError, is_out_of_memory
 
-STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
+STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EBADF}
 
 # Threads that wait for each other spin for a moment, then sleep. By default OpenMP lets them spin
 # for long: on a machine with other work they then take the very time that the others wait for
@@ -21,7 +29,7 @@ Command = Callable[[argparse.Namespace], int | None]
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
+    """An argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -39,10 +47,15 @@ class ConsoleHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
     def emit(self, record: logging.LogRecord) -> None:
         bars = sys.modules.get("tqdm")
-        if bars is None:
-            super().emit(record)
-        else:
-            bars.tqdm.write(self.format(record), file=self.stream)
+        try:
+            line = self.format(record)
+            if bars is None:
+                self.stream.write(line + self.terminator)
+                self.stream.flush()
+            else:
+                bars.tqdm.write(line, file=self.stream)
+        except OSError:
+            silence(self.stream)
 
 
 class ConsoleFormatter(logging.Formatter):
@@ -57,30 +70,100 @@ class ConsoleFormatter(logging.Formatter):
 
 def run(parser: argparse.ArgumentParser, command: Command, argv: Sequence[str] | None) -> int:
     """Parse `argv`, run `command`, return the exit code; a user's mistake becomes one line."""
-    arguments = parser.parse_args(argv)
+    replace_closed_streams()
     handler = ConsoleHandler(sys.stderr)
     handler.setFormatter(ConsoleFormatter())
     logger = logging.getLogger("nmt")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
-        return command(arguments) or 0
+        code = guarded(parser, command, argv)
+    finally:
+        logger.removeHandler(handler)
+        # What could not be written is reported by now; the interpreter must not try again at exit.
+        for stream in (sys.stdout, sys.stderr):
+            if not can_flush(stream):
+                silence(stream)
+    return code
+
+
+def guarded(parser: argparse.ArgumentParser, command: Command, argv: Sequence[str] | None) -> int:
+    """The exit code of the command, its errors reported."""
+    try:
+        try:
+            arguments = parser.parse_args(argv)
+        except SystemExit:
+            sys.stdout.flush()  # --help and --version
+            raise
+        code = command(arguments) or 0
+        sys.stdout.flush()
+        return code
     except UserError as error:
         return fail(parser.prog, str(error), error.exit_code)
     except BrokenPipeError:
-        # The reader of our output has seen enough; keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 0  # the reader of our output has seen enough
     except KeyboardInterrupt:
         return 130
     except OSError as error:
         code = StorageError.exit_code if error.errno in STORAGE_ERRORS else UserError.exit_code
-        return fail(parser.prog, f"{error.strerror}: {error.filename}", code)
-    finally:
-        logger.removeHandler(handler)
+        return fail(parser.prog, describe_failure(error), code)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return fail(parser.prog, "not enough memory", MemoryLimitError.exit_code)
 
 
 def fail(program: str, message: str, exit_code: int) -> int:
     """Print the one line (or the list of problems) and return the exit code."""
-    print(f"{program}: {message}", file=sys.stderr)
+    try:
+        print(f"{program}: {message}", file=sys.stderr)
+    except OSError:
+        silence(sys.stderr)
     return exit_code
+
+
+def describe_failure(error: OSError) -> str:
+    """What could not be read or written, and why; an error without a file name is of a stream."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{error.filename}: {reason}"
+    return reason if can_flush(sys.stdout) else f"standard output: cannot be written ({reason})"
+
+
+def can_flush(stream: TextIO) -> bool:
+    """Whether all that was written to a stream has arrived."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def silence(stream: TextIO) -> None:
+    """Let a stream that fails end in the null device, with what it still holds."""
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(descriptor, stream.fileno())
+        os.close(descriptor)
+
+
+def replace_closed_streams() -> None:
+    """Give each closed standard stream a descriptor, or the next file opened would take its place.
+
+    Input and output stay unusable: any attempt is an OSError. Messages go nowhere.
+    """
+    for descriptor, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, mode)
+            assert opened == descriptor, "the lowest free descriptor is the one taken"
+            os.set_inheritable(opened, True)
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)))
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(io.FileIO(2, "w", closefd=False)), line_buffering=True
+        )

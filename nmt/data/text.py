@@ -349,7 +349,7 @@ class LineWriter:
         if self.path is None:
             return
         if self._temporary is None:
-            self._file.close()
+            self._close_direct(failed=kind is not None)
             return
         try:
             with self._file:
@@ -367,6 +367,19 @@ class LineWriter:
                 ) from problem
         finally:
             self._temporary.unlink(missing_ok=True)
+
+    def _close_direct(self, *, failed: bool) -> None:
+        """Close a pipe or device; what it did not take is reported once."""
+        try:
+            self._file.close()
+        except BrokenPipeError:
+            if not failed:
+                raise
+        except OSError as problem:
+            if not failed:
+                raise StorageError(
+                    f"{self._name}: cannot be written ({problem.strerror})"
+                ) from problem
 
 
 def _compress(suffix: str, file: BinaryIO) -> BinaryIO:

@@ -32,7 +32,7 @@ from nmt.decoding.ensemble import BATCH_MULTIPLE, EnsembleStep, Member, check_sa
 from nmt.decoding.scorer import PairScore, score
 from nmt.decoding.search import Hypothesis, SearchOptions, search
 from nmt.decoding.translation import Line, Options, Translation
-from nmt.errors import UserError
+from nmt.errors import UserError, is_out_of_memory
 from nmt.model.transformer import Transformer
 
 __all__ = ["Line", "Options", "Translation", "Translator"]
@@ -392,13 +392,6 @@ def max_output_length(sentence: _Sentence, options: Options) -> int:
     if options.max_length is not None:
         limit = min(limit, options.max_length)
     return max(limit, len(sentence.prefix))
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether a smaller batch might do; torch says so in several ways."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(
-        error
-    )
 
 
 @contextlib.contextmanager
