@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nmt.cli import console
 from nmt.errors import ConfigError
-from nmt.recipes.variants import configs_of, make_run, variants
+from nmt.recipes.variants import find_recipe, list_recipes, list_variants, make_run
 
 if TYPE_CHECKING:
     from nmt.recipes.stages import StageName
@@ -41,7 +41,9 @@ def build_parser() -> console.SettingsParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", type=Path, metavar="RECIPE", help="recipes/NAME")
+    parser.add_argument(
+        "recipe_name", nargs="?", type=Path, metavar="RECIPE", help="NAME, or a folder recipes/NAME"
+    )
     parser.add_argument(
         "words",
         nargs="*",
@@ -61,7 +63,11 @@ def build_parser() -> console.SettingsParser:
     parser.add_argument(
         "--recipe", default="recipe", metavar="NAME", help="another recipe of the same directory"
     )
-    parser.add_argument("--list", action="store_true", help="show the variants, and end")
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="show the variants (without RECIPE: the recipes), and end",
+    )
     return parser
 
 
@@ -69,9 +75,14 @@ def run_recipe(arguments: argparse.Namespace) -> int:
     """Run the stages that were asked for."""
     from nmt.recipes.stages import FailedError, run_stage
 
-    directory = arguments.directory
+    if arguments.recipe_name is None:
+        if not arguments.list:
+            raise ConfigError("expected a RECIPE; nmt-recipe --list shows them")
+        print("\n".join(list_recipes()))
+        return 0
+    directory = find_recipe(arguments.recipe_name)
     if arguments.list:
-        print("\n".join(sorted(path.stem for path in variants(configs_of(directory)))))
+        print("\n".join(list_variants(directory)))
         return 0
     named = [word for word in arguments.words if "=" not in word]
     if len(named) > 1:

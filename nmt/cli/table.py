@@ -1,7 +1,6 @@
 """nmt-table: run or resume a grid of variants and seeds of a recipe, and print its results."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from nmt.cli import console
 from nmt.cli.arguments import whole_number
 from nmt.errors import ConfigError
-from nmt.recipes.variants import configs_of, find_variant
+from nmt.recipes.variants import configs_of, find_recipe, find_variant
 
 BASELINE = "softmax"
 DESCRIPTION = """\
@@ -36,7 +35,9 @@ def build_parser() -> console.SettingsParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", type=Path, metavar="RECIPE", help="recipes/NAME")
+    parser.add_argument(
+        "recipe_name", type=Path, metavar="RECIPE", help="NAME, or a folder recipes/NAME"
+    )
     parser.add_argument(
         "settings", nargs="*", metavar="section.key=value", help="settings for all runs"
     )
@@ -93,7 +94,7 @@ def table(arguments: argparse.Namespace) -> int:
     from nmt.recipes.table import PAPER, make_table, read_paper
     from nmt.recipes.table_text import as_json, latex, markdown
 
-    directory = Path(os.path.abspath(arguments.directory))
+    directory = find_recipe(arguments.recipe_name)
     grid = make_grid(
         directory,
         names,

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmt.data.archive import extract
-from nmt.data.checksums import ChecksumFile
-from nmt.data.cleaning import CleaningReport, Part, clean, make_normalizer
-from nmt.data.download import CHECKSUMS, fetch
 from nmt.data.encoding import available_cores
 from nmt.data.prepared_directory import locked
-from nmt.data.sgm import read_parallel, read_segments
 from nmt.data.text import LineWriter, read_text
 from nmt.errors import DataError
+from nmt.recipes.archive import extract
+from nmt.recipes.checksums import ChecksumFile
+from nmt.recipes.cleaning import CleaningReport, Part, clean, make_normalizer
+from nmt.recipes.download import CHECKSUMS, fetch
 from nmt.recipes.recipe import File, Place, Recipe, TextSet, parse_place
+from nmt.recipes.sgm import read_parallel, read_segments
 
 logger = logging.getLogger(__name__)
 

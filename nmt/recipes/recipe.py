@@ -5,16 +5,18 @@ A recipe is a TOML file; its keys are the fields of the classes below. A place i
 """
 
 import dataclasses
+import re
 import tomllib
 import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from nmt.data.checksums import Expected
-from nmt.data.cleaning import CleaningRules, Side
-from nmt.data.download import RemoteFile
-from nmt.errors import ConfigError
+from nmt.errors import ConfigError, DataError
+from nmt.recipes.archive import check_name
+from nmt.recipes.checksums import Expected
+from nmt.recipes.cleaning import CleaningRules, Side
+from nmt.recipes.download import RemoteFile
 
 
 @dataclass(frozen=True)
@@ -134,17 +136,45 @@ def _check(recipe: Recipe, path: Path) -> None:
     places = [place for corpus in recipe.train for place in corpus.places]
     for text_set in (recipe.validation, recipe.test):
         places += [text_set.source, text_set.target]
-    for place in places:
-        for name in parse_place(place).files:
+    for text in places:
+        place = parse_place(text)
+        for name in place.files:
             if name not in known:
-                raise ConfigError(f"{path}: {place!r}: no file {name!r} is listed")
+                raise ConfigError(f"{path}: {text!r}: no file {name!r} is listed")
+        if place.member is not None:
+            _check_path(place.member, f"{path}: {text!r}")
     for corpus in recipe.train:
         if bool(corpus.both) == bool(corpus.source and corpus.target):
             message = "expected source and target, or both"
             raise ConfigError(f"{path}: corpus {corpus.name!r}: {message}")
     for file in recipe.files:
-        if bool(file.urls) == bool(file.manual):
-            raise ConfigError(f"{path}: file {file.name!r}: expected urls or manual")
+        _check_file(file, f"{path}: file {file.name!r}")
+    for name in (recipe.validation.name, recipe.test.name, *recipe.languages):
+        if not re.fullmatch(r"\w[\w.+-]*", name):
+            raise ConfigError(f"{path}: {name!r}: expected a name of letters, digits, . _ + -")
+
+
+def _check_file(file: File, where: str) -> None:
+    _check_path(file.name, where)
+    if bool(file.urls) == bool(file.manual):
+        raise ConfigError(f"{where}: expected urls or manual")
+    for url in file.urls:
+        if not url.startswith("https://") and not (url.startswith("http://") and file.sha256):
+            raise ConfigError(f"{where}: {url}: expected an https address, or http and a sha256")
+    for name, digits in (("sha256", 64), ("md5", 32)):
+        value = getattr(file, name)
+        if value is not None and not re.fullmatch(rf"[0-9a-f]{{{digits}}}", value):
+            raise ConfigError(f"{where}: {name}: expected {digits} hexadecimal digits")
+
+
+def _check_path(name: str, where: str) -> None:
+    """Raise ConfigError unless a name is a plain relative path, which stays in its directory."""
+    try:
+        safe = check_name(name) == name
+    except DataError:
+        safe = False
+    if not safe or not name:
+        raise ConfigError(f"{where}: expected a relative path without . or .., got {name!a}")
 
 
 def _build(kind: Any, value: Any, where: str) -> Any:

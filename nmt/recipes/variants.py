@@ -1,4 +1,4 @@
-"""Which run a recipe, a variant and settings make."""
+"""Recipes and their variants by name, and the run that one of them makes with its settings."""
 
 import os
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import nmt
 from nmt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ def make_run(
     from nmt.recipes.recipe import load_recipe
     from nmt.recipes.stages import Run, load_run_config
 
-    directory = Path(os.path.abspath(directory))
     cleaning = tuple(word for word in settings if word.startswith("clean."))
     recipe = load_recipe(directory / f"{recipe_name}.toml", cleaning)
     known = {corpus.name for corpus in recipe.train}
@@ -48,10 +48,43 @@ def make_run(
     return Run(recipe, layout, config_path, tuple(overrides), config, provided)
 
 
+def recipe_folders() -> list[Path]:
+    """Where recipes are looked for by name: here, then in the project that nmt belongs to."""
+    return list(dict.fromkeys([Path.cwd() / "recipes", Path(nmt.__file__).parents[1] / "recipes"]))
+
+
+def list_recipes() -> list[str]:
+    """The names of all recipes in the first folder that has any."""
+    folders = recipe_folders()
+    for folder in folders:
+        if names := sorted(path.parent.name for path in folder.glob("*/recipe.toml")):
+            return names
+    looked = " and ".join(str(folder) for folder in folders)
+    raise ConfigError(f"no recipes in {looked}; run the command in a clone of the project")
+
+
+def find_recipe(name: Path) -> Path:
+    """The directory of a recipe, given as a path or by its name."""
+    folders = recipe_folders() if len(name.parts) == 1 else []
+    candidates = [Path(os.path.abspath(name)), *(folder / name for folder in folders)]
+    for directory in candidates:
+        if any(directory.glob("*.toml")):
+            return directory
+    looked = ", ".join(str(directory / "recipe.toml") for directory in candidates)
+    raise ConfigError(f"no recipe {str(name)!r}: looked for {looked} (see nmt-recipe --list)")
+
+
 def configs_of(directory: Path) -> Path:
     """Where the variants of a recipe are."""
-    directory = Path(os.path.abspath(directory))
     return directory.parent.parent / "configs" / directory.name
+
+
+def list_variants(directory: Path) -> list[str]:
+    """The names of a recipe's variants."""
+    configs = configs_of(directory)
+    if names := sorted(path.stem for path in variants(configs)):
+        return names
+    raise ConfigError(f"no variants of {directory.name}: looked for {configs / '*.yaml'}")
 
 
 def other_paths(layout: "Layout", validation: str, runs: Path, variant: str) -> list[str]:

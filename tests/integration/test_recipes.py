@@ -393,3 +393,27 @@ def test_variants_are_listed_and_found_without_their_number(served, tmp_path, ca
     assert world.run("7", "--data", "nowhere") == 2
     assert world.run("07", "--data", "nowhere") == 2
     assert "07-rela-g" in capfd.readouterr().err
+
+
+def test_recipes_and_variants_are_listed_outside_the_project(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--list"]) == 0
+    assert capfd.readouterr().out.split() == RECIPES
+    assert main(["multi30k_en_de", "--list"]) == 0
+    assert "rela-g" in capfd.readouterr().out.split()
+    for arguments in (["no_such", "--list"], ["recipes/multi30k_en_de", "--list"], ["no_such"]):
+        assert main(arguments) == 2
+        captured = capfd.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        assert f"looked for {tmp_path / arguments[0]}" in captured.err
+    assert main([]) == 2
+    assert "expected a RECIPE" in capfd.readouterr().err
+
+
+def test_an_installation_without_recipes_says_where_it_looked(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nmt.__file__", str(tmp_path / "site-packages/nmt/__init__.py"))
+    assert main(["--list"]) == 2
+    captured = capfd.readouterr().err
+    assert f"no recipes in {tmp_path}/recipes and {tmp_path}/site-packages/recipes" in captured

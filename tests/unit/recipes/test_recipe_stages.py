@@ -27,13 +27,7 @@ def test_shipped_recipes(path):
     assert (path.parent / "run.sh").is_file()
     assert (path.parent / "README.md").is_file()
     for file in recipe.files:
-        # Plain http comes after https, and only from the hosts of the campaign.
-        schemes = [url.partition(":")[0] for url in file.urls]
-        assert schemes == sorted(schemes, reverse=True)
-        assert all("statmt.org/" in url for url in file.urls if url.startswith("http:"))
-        assert file.sha256 is None or len(file.sha256) == 64
-        assert file.md5 is None or len(file.md5) == 32
-        assert (file.sha256 is None) == (file.size is None)
+        assert all(url.startswith("https://") for url in file.urls)
 
 
 def test_places():
@@ -60,6 +54,41 @@ def test_mistakes_in_a_recipe_are_named(tmp_path, old, new, message):
     (tmp_path / "recipe.toml").write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         load_recipe(tmp_path / "recipe.toml")
+
+
+TRAIN = 'name = "multi30k/train.en.gz"'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("multi30k/train.en.gz", "../../train.en.gz", "expected a relative path without"),
+        ("multi30k/train.en.gz", "/tmp/train.en.gz", "expected a relative path without"),
+        ("multi30k/train.en.gz", "a/./train.en.gz", "expected a relative path without"),
+        ("multi30k/train.en.gz", "a\\\\train.en.gz", "expected a relative path without"),
+        ('"multi30k/val.en.gz"\ntarget', '"multi30k/val.en.gz -> ../x"\ntarget', "got '../x'"),
+        ('name = "val"', 'name = "../val"', "'../val': expected a name of letters"),
+        ('source_language = "en"', 'source_language = "en/.."', "expected a name of letters"),
+        ("https://raw", "http://raw", "expected an https address, or http and a sha256"),
+        ("https://raw", "ftp://raw", "expected an https address, or http and a sha256"),
+        (TRAIN, f'{TRAIN}\nsha256 = "abc"', "sha256: expected 64 hexadecimal digits"),
+        (TRAIN, f'{TRAIN}\nmd5 = "{"X" * 32}"', "md5: expected 32 hexadecimal digits"),
+    ],
+)
+def test_names_and_addresses_of_a_recipe_are_checked(tmp_path, old, new, message):
+    text = (ROOT / "recipes/multi30k_en_de/recipe.toml").read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / "recipe.toml").write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(tmp_path / "recipe.toml")
+
+
+def test_http_is_enough_where_the_sum_is_known(tmp_path):
+    text = (ROOT / "recipes/wmt18_en_fi/recipe.toml").read_text(encoding="utf-8")
+    old = "https://s3.amazonaws.com"
+    assert old in text
+    (tmp_path / "recipe.toml").write_text(text.replace(old, "http://x.org"), encoding="utf-8")
+    assert load_recipe(tmp_path / "recipe.toml").files[1].urls[0].startswith("http://x.org/")
 
 
 def test_the_estimate_is_that_of_the_arithmetic():

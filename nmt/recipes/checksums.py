@@ -1,8 +1,9 @@
-"""Whether a file is the one that was meant: sums known beforehand, or recorded on first use."""
+"""Checksums of downloads: known beforehand, or recorded on first use and verified ever after."""
 
 import datetime
 import hashlib
 import json
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 from nmt.data.text import LineWriter
 from nmt.errors import DataError, IntegrityError
 
-CHUNK = 1 << 20
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ def measure(path: Path) -> Sums:
     """Read a file once for its size and both of its sums."""
     sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
     with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(READ_BYTES):
             sha256.update(chunk)
             md5.update(chunk)
             size += len(chunk)
@@ -100,6 +103,15 @@ class ChecksumFile:
         }
         if records[name] != record:
             self._write(records)
+        if fixed and record is None and expected.md5 is None:
+            logger.warning(
+                "%s: no checksum is published; %d bytes with sha256 %s are recorded in %s and "
+                "expected from now on",
+                name,
+                sums.size,
+                sums.sha256,
+                self.path,
+            )
         return sums.sha256
 
     def _read(self) -> dict[str, Any]:
@@ -109,14 +121,23 @@ class ChecksumFile:
             return {}
         except ValueError as error:
             raise DataError(f"{self.path}: expected JSON ({error}); remove the file") from None
-        if not isinstance(records, dict):
-            raise DataError(f"{self.path}: expected a JSON object; remove the file")
+        if not isinstance(records, dict) or not all(map(_is_record, records.values())):
+            raise DataError(f"{self.path}: expected an object of checksums; remove the file")
         return records
 
     def _write(self, records: dict[str, Any]) -> None:
         with LineWriter(self.path) as writer:
             for line in json.dumps(records, indent=2, sort_keys=True).split("\n"):
                 writer.write(line)
+
+
+def _is_record(value: Any) -> bool:
+    texts = ("sha256", "md5", "recorded")
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), str) for name in texts)
+        and all(isinstance(value.get(name), int) for name in ("size", "modified"))
+    )
 
 
 def _untouched(record: dict[str, Any], status: os.stat_result) -> bool:

@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 from support.web_server import Served, serve
 
-from nmt.data.checksums import Expected
-from nmt.data.download import (
+from nmt.errors import DataError, IntegrityError, LockedError
+from nmt.recipes.checksums import Expected
+from nmt.recipes.download import (
     Patience,
     RemoteFile,
     UnavailableError,
     _CarefulRedirects,
+    check_address,
     fetch,
 )
-from nmt.errors import DataError, IntegrityError, LockedError
 
 CONTENT = random.Random(1).randbytes(50_000)
 OTHER = random.Random(2).randbytes(50_000)
@@ -125,8 +126,23 @@ def test_busy_servers_are_asked_again(server, tmp_path):
     assert fetch(remote(server), tmp_path, patience=QUICK).read_bytes() == CONTENT
 
 
-def test_the_first_use_is_recorded_and_holds(server, tmp_path):
+def test_plain_http_needs_a_known_sum():
+    check_address("http://x.org/a", Expected(sha256=sha256(CONTENT)))
+    with pytest.raises(DataError, match="expected an https address"):
+        check_address("http://x.org/a", Expected(size=3, md5="0" * 32))
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"x/a.tgz": {"size": 3}}', '{"x/a.tgz": 1}'])
+def test_a_damaged_record_of_sums_is_one_line(server, tmp_path, text):
+    (tmp_path / "checksums.json").write_text(text)
+    with pytest.raises(DataError, match=r"checksums\.json: expected .*; remove the file"):
+        fetch(remote(server), tmp_path, patience=QUICK)
+
+
+def test_the_first_use_is_recorded_and_holds(server, tmp_path, caplog):
     path = fetch(remote(server), tmp_path, patience=QUICK)
+    (said,) = [record.message for record in caplog.records if "no checksum" in record.message]
+    assert f"x/a.tgz: no checksum is published; 50000 bytes with sha256 {sha256(CONTENT)}" in said
     record = json.loads((tmp_path / "checksums.json").read_bytes())["x/a.tgz"]
     assert (record["sha256"], record["size"]) == (sha256(CONTENT), len(CONTENT))
     path.unlink()
@@ -169,7 +185,7 @@ def test_https_is_never_left_for_http():
         redirects.redirect_request(request, io.BytesIO(), 302, "", HTTPMessage(), "http://x.org/a")
 
 
-@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://x/y", "x.tgz"])
+@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://x/y", "x.tgz", "http://x.org/a"])
 def test_other_addresses_are_refused(tmp_path, url):
     with pytest.raises(DataError, match="expected an https address"):
         fetch(RemoteFile("a", (url,)), tmp_path)

@@ -5,16 +5,19 @@ import gzip
 import io
 import lzma
 import os
+import random
+import shutil
 import stat
 import tarfile
+import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from nmt.data.archive import extract
 from nmt.errors import DataError
+from nmt.recipes.archive import extract
 
 WANTED = "training/europarl.en"
 TEXT = "".join(f"line {number}\n" for number in range(2000)).encode()
@@ -214,7 +217,17 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "extended path": lambda: pax({"path": "../evil"}, file(WANTED)),
     "extended size": lambda: pax({"size": "99999999999"}, file(WANTED)),
     "extended nonsense": lambda: pax({"size": "-1"}, file(WANTED)),
-    "sparse": lambda: pax({"GNU.sparse.major": "1"}, file(WANTED)),
+    "sparse": lambda: pax(
+        {
+            "GNU.sparse.major": "1",
+            "GNU.sparse.minor": "0",
+            "GNU.sparse.name": WANTED,
+            "GNU.sparse.realsize": "99999999999",
+        }
+    ),
+    "sparse of the first kind": lambda: pax(
+        {"GNU.sparse.map": "0,1,100000,1", "GNU.sparse.size": "100001", "path": WANTED}
+    ),
     "old sparse": lambda: tar((entry(WANTED, tarfile.GNUTYPE_SPARSE, size=512), bytes(512))),
     "huge extended header": huge_extended_header,
     "long name outside": lambda: tar(file("../" * 60 + "evil"), file(WANTED)),
@@ -282,3 +295,92 @@ def test_a_directory_that_is_a_link_in_the_archive_is_a_directory_here(tmp_path)
     assert (tmp_path / "out" / WANTED).read_bytes() == TEXT
     assert not (tmp_path / "out/training").is_symlink()
     assert list((tmp_path / "outside").iterdir()) == []
+
+
+# ---------------------------------------------------------------- mutations
+
+
+FORMS = ("a.zip", "a.tar", "a.tgz", "pax.tar", "gnu-long.tar")
+SHORT = b"one line\n" * 20
+
+
+def small(name: str) -> bytes:
+    """An archive of a few hundred bytes, so that mutations often hit what is parsed."""
+    members = [file("training/other.en", b"x"), file(WANTED, SHORT)]
+    if name == "a.zip":
+        return zipped(("training/", b""), ("ä.txt", b"x"), (WANTED, SHORT))
+    if name == "gnu-long.tar":
+        members.insert(0, file("long/" * 40 + "x", b"y"))
+    if name == "pax.tar":
+        return tar(file("ü" * 70, b"x"), *members, form=tarfile.PAX_FORMAT)
+    return gzip.compress(tar(*members)) if name == "a.tgz" else tar(*members)
+
+
+def mutated(content: bytes, generator: random.Random) -> bytes:
+    """The content with one to four random changes."""
+    changed = bytearray(content)
+    for _ in range(generator.randint(1, 4)):
+        place = generator.randrange(len(changed))
+        kind = generator.randrange(6)
+        if kind == 0:
+            changed[place] ^= 1 << generator.randrange(8)
+        elif kind == 1:
+            changed[place] = generator.randrange(256)
+        elif kind == 2:
+            changed[place : place + generator.choice((1, 2, 4, 8))] = b"\xff" * 4
+        elif kind == 3:
+            del changed[place : place + generator.randint(1, 30)]
+        elif kind == 4:
+            changed[place:place] = generator.randbytes(generator.randint(1, 30))
+        else:
+            other = generator.randrange(len(changed))
+            changed[place : place + 20] = changed[other : other + 20]
+        changed = changed or bytearray(b"P")
+    return bytes(changed)
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is one: thousands of small files take long on a disk."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)
+
+
+def check_mutations(directory: Path, name: str, count: int) -> None:
+    """Extract mutated archives: each gives the wanted file and nothing else, or one line."""
+    whole, generator = small(name), random.Random(name)
+    work = directory / "work"
+    work.mkdir()
+    (directory / "in").mkdir()
+    archive = directory / "in" / name
+    messages = []
+    for _ in range(count):
+        archive.write_bytes(mutated(whole, generator))
+        try:
+            extract([archive], [WANTED], work / "out")
+        except DataError as error:
+            messages.append(str(error))
+            assert list(work.iterdir()) == []
+        else:
+            files = [path for path in work.rglob("*") if not path.is_dir()]
+            assert files == [work / "out" / WANTED]
+            assert not files[0].is_symlink()
+            shutil.rmtree(work / "out")
+    assert sorted(path.name for path in directory.iterdir()) == ["in", "work"]
+    assert count / 10 < len(messages) < count
+    assert [message for message in messages if "\n" in message] == []
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_damaged_archives_are_one_line(in_memory, name):
+    check_mutations(in_memory, name, 2500 if name == "a.zip" else 500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMS)
+def test_twelve_thousand_damaged_archives_of_each_form(in_memory, name):
+    check_mutations(in_memory, name, 12_000)

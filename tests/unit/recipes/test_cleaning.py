@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data.cleaning import (
+from nmt.errors import DataError
+from nmt.recipes.cleaning import (
     CleaningReport,
     CleaningRules,
     Part,
@@ -20,8 +21,7 @@ from nmt.data.cleaning import (
     make_normalizer,
     objection,
 )
-from nmt.data.duplicates import HashSet, hash_pair
-from nmt.errors import DataError
+from nmt.recipes.duplicates import HashSet, hash_pair
 
 
 def run(tmp_path: Path, pairs: list[tuple[str, str]], **rules: object) -> CleaningReport:

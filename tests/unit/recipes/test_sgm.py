@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data.sgm import read_parallel, read_segments, unescape
 from nmt.errors import DataError
+from nmt.recipes.sgm import read_parallel, read_segments, unescape
 
 SOURCE = """<srcset setid="newstest2016" srclang="any">
 <doc sysid="ref" docid="a.ro" genre="news" origlang="ro">

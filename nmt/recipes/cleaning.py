@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from nmt.data.duplicates import Hashes, HashSet, hash_pair
 from nmt.data.encoding import Chunk, map_chunks
 from nmt.data.text import EMPTY, BadLine, LineWriter, Pair, ReadStatistics, read_lines, read_pairs
 from nmt.errors import DataError
 from nmt.progress import progress_bar
+from nmt.recipes.duplicates import Hashes, HashSet, hash_pair
 
 Script = Literal["any", "latin", "han"]
 Side = Literal["source", "target"]
