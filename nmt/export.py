@@ -5,7 +5,6 @@ the scale of embeddings, the epsilon of layer norms, the control symbols and whi
 output.
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,14 +22,7 @@ from nmt.model.attention import CrossAttention, SelfAttention
 from nmt.model.embeddings import sinusoids
 from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer, FeedForward, Residual
 from nmt.model.transformer import Transformer
-from nmt.storage.directories import (
-    Writer,
-    bytes_writer,
-    make_directories,
-    storage_errors,
-    write_directory,
-)
-from nmt.storage.hashing import ByteSink
+from nmt.storage.directories import new_directory
 
 if TYPE_CHECKING:
     from ctranslate2.specs import TransformerSpec
@@ -39,7 +31,6 @@ Quantization = Literal["float32", "int8"]
 
 README = "README.md"
 LEAST_POSITIONS = 1024  # CTranslate2 cuts sources there unless told otherwise
-COPIED_AT_ONCE = 1 << 20  # bytes
 
 
 def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quantization) -> None:
@@ -50,21 +41,13 @@ def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quant
     spec = make_spec(loaded, controls)
     spec.validate()
     spec.optimize(quantization=None if quantization == "float32" else quantization)
-    make_directories(output.parent)
-    # CTranslate2 writes files by name only; the directory that counts is then made as a whole.
-    with (
-        storage_errors(output),
-        tempfile.TemporaryDirectory(dir=output.parent, prefix=".nmt-export-") as name,
-    ):
-        made = Path(name)
-        spec.save(name)
-        files: dict[str, Writer] = {path.name: copy_writer(path) for path in sorted(made.iterdir())}
-        for file, data in codec_files(loaded.codec).items():
-            assert file not in files, file
-            files[file] = bytes_writer(data)
-        shared = (made / "shared_vocabulary.json").exists()
-        files[README] = bytes_writer(describe(controls, shared=shared).encode())
-        write_directory(output, files)
+    with new_directory(output) as directory:
+        spec.save(str(directory))
+        for name, data in codec_files(loaded.codec).items():
+            assert not (directory / name).exists(), name
+            (directory / name).write_bytes(data)
+        shared = (directory / "shared_vocabulary.json").exists()
+        (directory / README).write_bytes(describe(controls, shared=shared).encode())
 
 
 def require_ctranslate2() -> None:
@@ -206,17 +189,6 @@ def position_table(loaded: LoadedModel) -> npt.NDArray[np.float32]:
     target = int(config.decode.max_length_ratio * source + config.decode.max_length_extra)
     count = max(source, target, LEAST_POSITIONS) + 1  # and the end or start token
     return array(sinusoids(torch.arange(count), config.model.dim))
-
-
-def copy_writer(path: Path) -> Writer:
-    """A writer of the content of a file."""
-
-    def write(sink: ByteSink) -> None:
-        with path.open("rb") as file:
-            while data := file.read(COPIED_AT_ONCE):
-                sink.write(data)
-
-    return write
 
 
 def describe(controls: Sequence[str], *, shared: bool) -> str:

@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,16 @@ from nmt.checkpoint.model_directory import CONFIG, MODEL, STATE, is_codec_file, 
 from nmt.checkpoint.store import STEP_NAME
 from nmt.errors import DivergedError
 from nmt.storage.directories import Writer, bytes_writer, json_writer
-from nmt.storage.hashing import ByteSink, HashingReader
 from nmt.storage.manifest import SealedDirectory
 from nmt.storage.tensors import (
     ModelMismatchError,
-    TensorSpec,
-    bytes_of,
     check_specs,
-    encode_header,
-    read_header,
-    read_one,
+    open_tensors,
+    tensors_writer,
 )
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 1 << 20  # numbers (or bytes) at a time, so that memory does not grow with the model
 AVERAGE_OF = "average_of"
 
 
@@ -54,15 +50,14 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Writer]:
         CONFIG: bytes_writer(newest.read_bytes(CONFIG)),
         **codec,
         STATE: json_writer(describe(inputs)),
-        MODEL: lambda sink: write_mean(inputs, sink),
+        MODEL: lambda path: tensors_writer(mean_weights(inputs))(path),
     }
 
 
-def copy_file(directory: SealedDirectory, name: str, sink: ByteSink) -> None:
+def copy_file(directory: SealedDirectory, name: str, path: Path) -> None:
     """Write the verified content of a file."""
-    with directory.open(name) as reader:
-        while reader.remaining:
-            sink.write(reader.read(min(CHUNK, reader.remaining)))
+    with directory.open(name) as original:
+        shutil.copyfile(original, path)
 
 
 def step_of(directory: SealedDirectory) -> int | None:
@@ -128,36 +123,33 @@ def differences(before: Any, after: Any, key: str) -> list[str]:
     ]
 
 
-def write_mean(inputs: Sequence[SealedDirectory], sink: ByteSink) -> None:
-    """Write model.safetensors with the mean of all; a damaged input raises at its end at latest."""
+def mean_weights(inputs: Sequence[SealedDirectory]) -> dict[str, Tensor]:
+    """The mean of all weights; every input is verified before it is read."""
     with ExitStack() as stack:
-        readers = [stack.enter_context(item.open(MODEL)) for item in inputs]
-        headers = [read_header(reader) for reader in readers]
-        for reader, header in zip(readers, headers, strict=True):
-            check_specs(header, headers[0], reader.name)
-            if list(header) != list(headers[0]):
-                raise ModelMismatchError(f"{reader.name}: its tensors are in another order")
-        sink.write(encode_header(headers[0]))
-        for name, spec in headers[0].items():
-            count = spec.num_bytes // spec.dtype.itemsize
-            for start in range(0, count, CHUNK):
-                size = min(CHUNK, count - start)
-                chunk = TensorSpec(spec.dtype, (size,))
-                sink.write(
-                    bytes_of(mean([read_one(item, chunk) for item in readers], name, readers))
-                )
+        paths = [stack.enter_context(item.open(MODEL)) for item in inputs]
+        files = [stack.enter_context(open_tensors(path)) for path in paths]
+        for file in files:
+            check_specs(file.specs, files[0].specs, file.name)
+        return {
+            name: mean(((file.name, file.tensor(name)) for file in files), name)
+            for name in files[0].specs
+        }
 
 
-def mean(parts: Sequence[Tensor], name: str, readers: Sequence[HashingReader]) -> Tensor:
-    """The mean of equally long vectors in their own dtype; integers must agree."""
-    if not parts[0].dtype.is_floating_point:
-        if any(not torch.equal(part, parts[0]) for part in parts):
-            raise ModelMismatchError(f"tensor {name} holds integers that differ: it has no mean")
-        return parts[0]
-    for part, reader in zip(parts, readers, strict=True):
+def mean(parts: Iterable[tuple[str, Tensor]], name: str) -> Tensor:
+    """The mean of the tensors called `name` of several files, each given with the file's name.
+
+    It has their dtype, and integers must agree. One part at a time is in memory.
+    """
+    total: Tensor | None = None
+    for count, (file, part) in enumerate(parts, start=1):  # noqa: B007 (the last count is used)
         if not torch.isfinite(part).all():
-            raise DivergedError(f"{reader.name}: {name} holds NaN or infinite numbers")
-    total = parts[0].to(torch.float64)
-    for part in parts[1:]:
-        total += part
-    return (total / len(parts)).to(parts[0].dtype)
+            raise DivergedError(f"{file}: {name} holds NaN or infinite numbers")
+        if total is None:
+            total = part.to(torch.float64) if part.dtype.is_floating_point else part
+        elif part.dtype.is_floating_point:
+            total = total + part
+        elif not torch.equal(total, part):
+            raise ModelMismatchError(f"tensor {name} holds integers that differ: it has no mean")
+    assert total is not None, "nothing to average"
+    return (total / count).to(part.dtype) if part.dtype.is_floating_point else total

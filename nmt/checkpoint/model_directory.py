@@ -19,15 +19,10 @@ from nmt.config.loading import dump_config, parse_config
 from nmt.data.codec import Codec
 from nmt.errors import IntegrityError, NoCheckpointError, UserError
 from nmt.model.transformer import Transformer
-from nmt.storage.directories import Writer, bytes_writer, settled, storage_errors
+from nmt.storage.directories import Writer, bytes_writer, settled
+from nmt.storage.files import storage_errors
 from nmt.storage.manifest import MANIFEST, SealedDirectory
-from nmt.storage.tensors import (
-    ModelMismatchError,
-    fill,
-    read_header,
-    read_into,
-    tensors_writer,
-)
+from nmt.storage.tensors import ModelMismatchError, read_into, tensors_writer
 
 logger = logging.getLogger(__name__)
 
@@ -82,16 +77,15 @@ def read_model(path: Path, *, verify: bool) -> LoadedModel:
         directory.verify([name for name in directory.entries if not name.endswith(TENSORS)])
     config = read_config(directory)
     codec = Codec.load(path)
-    with directory.open(MODEL, verify=verify) as reader:
-        found = read_header(reader)
-        check_plausible(config.model, size=reader.remaining, path=path)
+    with directory.open(MODEL, verify=verify) as weights:
+        check_plausible(config.model, size=directory.entries[MODEL].size, path=path)
         with NoInitialisation():
             model = Transformer(
                 config.model,
                 source_vocabulary_size=len(codec.source.vocabulary),
                 target_vocabulary_size=len(codec.target.vocabulary),
             )
-        fill(reader, found, model.state_dict())
+        read_into(weights, model.state_dict())
     return LoadedModel(config, codec, model.eval(), path)
 
 
@@ -165,8 +159,8 @@ def is_codec_file(name: str) -> bool:
 
 def load_weights(directory: SealedDirectory, model: torch.nn.Module, name: str = MODEL) -> None:
     """Fill an existing model's weights from a verified file."""
-    with directory.open(name) as reader:
-        read_into(reader, model.state_dict())
+    with directory.open(name) as weights:
+        read_into(weights, model.state_dict())
 
 
 def find_model(path: Path) -> Path:

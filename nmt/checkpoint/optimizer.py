@@ -1,18 +1,13 @@
 """Adam's state by the names of the parameters, so that it is stored as plain tensors."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nmt.storage.hashing import HashingReader
-from nmt.storage.tensors import (
-    TensorSpec,
-    check_specs,
-    read_header,
-    read_rest,
-)
+from nmt.storage.tensors import TensorSpec, check_specs, open_tensors
 
 KEYS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -33,15 +28,15 @@ def flatten_optimizer(
 
 
 def restore_optimizer(
-    reader: HashingReader, optimizer: Optimizer, named_parameters: Iterable[tuple[str, Tensor]]
+    path: Path, optimizer: Optimizer, named_parameters: Iterable[tuple[str, Tensor]]
 ) -> None:
     """Give an optimizer of the same kind the stored state, bit for bit."""
     named = dict(named_parameters)
-    found = read_header(reader)
-    with_state = {key.partition(":")[2] for key in found}
-    expected = expected_state({name: named[name] for name in with_state if name in named}, found)
-    check_specs(found, expected, reader.name)
-    tensors = read_rest(reader, found)
+    with open_tensors(path) as file:
+        with_state = {key.partition(":")[2] for key in file.specs}
+        known = {name: named[name] for name in with_state if name in named}
+        check_specs(file.specs, expected_state(known, file.specs), file.name)
+        tensors = {key: file.tensor(key) for key in file.specs}
     for group in optimizer.param_groups:
         step_with_parameter = bool(group.get("capturable") or group.get("fused"))
         members = {id(parameter) for parameter in group["params"]}

@@ -177,7 +177,7 @@ def foreign_files(path: Path) -> list[str]:
 
     names = {entry.name for entry in path.iterdir()}
     try:
-        ours = {MANIFEST, *parse_manifest((path / MANIFEST).read_bytes(), str(path))}
+        ours = {MANIFEST, *parse_manifest((path / MANIFEST).read_bytes(), str(path)).files}
     except (OSError, IntegrityError):
         ours = set()
     return sorted(names - ours if "analysis.json" in ours else names)

@@ -8,37 +8,39 @@ reader, by `settled`) takes the old one. A directory to be deleted is first rena
 `.nmt-trash-...`, so that no half-deleted one ever stands in a place that counts.
 """
 
-import errno
-import hashlib
 import json
 import os
 import re
-import secrets
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from nmt.errors import StorageError
-from nmt.storage.hashing import ByteSink, HashingWriter
+from nmt.storage.files import (
+    TemporaryKind,
+    host_digest,
+    make_directories,
+    storage_errors,
+    sync_directory,
+    sync_file,
+    temporary_path,
+)
+from nmt.storage.hashing import file_sha256
 from nmt.storage.manifest import MANIFEST, FileEntry, encode_manifest, is_plain_name
 
-Writer = Callable[[ByteSink], object]
-Kind = Literal["new", "old", "trash"]
+Writer = Callable[[Path], object]  # creates the file at the path it is given
 
-LEFTOVER = re.compile(
+TEMPORARY = re.compile(
     r"\.nmt-(?P<kind>new|old|trash)-(?P<name>.+)\.(?P<host>[0-9a-f]{8})\.(?P<pid>\d+)\.[0-9a-f]{8}"
 )
 
 
 def bytes_writer(data: bytes) -> Writer:
     """A writer of fixed content."""
-    return lambda sink: sink.write(data)
+    return lambda path: path.write_bytes(data)
 
 
 def json_writer(value: Any) -> Writer:
@@ -48,15 +50,36 @@ def json_writer(value: Any) -> Writer:
 
 def write_directory(path: Path, files: Mapping[str, Writer]) -> None:
     """Create the directory `path`, which must not exist (or be empty), with a manifest."""
-    with storage_errors(path), built_directory(path, files) as temporary:
+    with new_directory(path) as temporary:
+        write_files(temporary, files)
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """A directory to write files into, which becomes `path` at the end unless that exists."""
+    with storage_errors(path), built_directory(path) as temporary:
+        yield temporary
+        seal(temporary)
         os.rename(temporary, path)
         sync_directory(path.parent)
 
 
 def replace_directory(path: Path, files: Mapping[str, Writer]) -> None:
-    """Create the directory `path` in the place of the one that may be there."""
-    with storage_errors(path), built_directory(path, files) as temporary:
-        aside = leftover_path(path, "old")
+    """Create the directory `path` with a manifest in the place of the one that may be there."""
+    with replaced_directory(path, {}) as temporary:
+        write_files(temporary, files)
+
+
+@contextmanager
+def replaced_directory(path: Path, about: Mapping[str, Any]) -> Iterator[Path]:
+    """A new directory to write files into, which takes the place of `path` at the end.
+
+    Its manifest also holds `about`, as it is when the context ends.
+    """
+    with storage_errors(path), built_directory(path) as temporary:
+        yield temporary
+        seal(temporary, about)
+        aside = temporary_path(path, "old")
         replaced = os.path.lexists(path)
         try:
             if replaced:
@@ -73,85 +96,60 @@ def replace_directory(path: Path, files: Mapping[str, Writer]) -> None:
 
 def remove_directory(path: Path, *, place: Path | None = None) -> None:
     """Delete a directory as far as the disk allows; what cannot be deleted no longer counts."""
-    trash = leftover_path(place or path, "trash")
+    trash = temporary_path(place or path, "trash")
     with suppress(OSError):
         os.rename(path, trash)
         delete_tree(trash)
 
 
 @contextmanager
-def built_directory(path: Path, files: Mapping[str, Writer]) -> Iterator[Path]:
-    """A complete, synced directory under a temporary name beside `path`; renaming is left to do."""
+def built_directory(path: Path) -> Iterator[Path]:
+    """An empty directory under a temporary name beside `path`, deleted unless it was renamed."""
     make_directories(path.parent)
-    temporary = leftover_path(path, "new")
+    temporary = temporary_path(path, "new")
     os.mkdir(temporary)
     try:
-        entries = {}
-        for name, writer in files.items():
-            assert is_plain_name(name), name
-            entries[name] = write_file(temporary / name, writer)
-        write_file(temporary / MANIFEST, lambda sink: sink.write(encode_manifest(entries)))
-        sync_directory(temporary)
         yield temporary
     finally:
         delete_tree(temporary)  # nothing is left of it after a success
 
 
-def write_file(path: Path, writer: Writer) -> FileEntry:
-    """Write and sync one new file; the result is its line in the manifest."""
-    with FileIO(path, "xb") as file:
-        sink = HashingWriter(file)
-        writer(sink)
-        os.fsync(file.fileno())
-        return FileEntry(sink.size, sink.hexdigest())
+def write_files(directory: Path, files: Mapping[str, Writer]) -> None:
+    """Let each writer create its file."""
+    for name, writer in files.items():
+        writer(directory / name)
 
 
-def make_directories(path: Path) -> None:
-    """Create `path` and its parents durably where they are missing."""
-    if not path.is_dir():
-        make_directories(path.parent)
-        path.mkdir(exist_ok=True)
-        sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems know no sync of directories (and need none).
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
+def seal(directory: Path, about: Mapping[str, Any] | None = None) -> None:
+    """Sync and hash all files of a new directory, write its manifest, and sync that."""
+    mode = directory.stat().st_mode & 0o666  # follows the umask, which some writers do not
+    entries = {}
+    for path in sorted(directory.iterdir()):
+        assert is_plain_name(path.name), path
+        path.chmod(mode)
+        sync_file(path)
+        entries[path.name] = FileEntry(path.stat().st_size, file_sha256(path))
+    manifest = directory / MANIFEST
+    manifest.write_bytes(encode_manifest(entries, about))
+    sync_file(manifest)
+    sync_directory(directory)
 
 
 def delete_tree(path: Path) -> None:
-    """Delete a directory, or a link to one; problems are for the next start."""
-    if path.is_symlink():
+    """Delete a directory, a link or a file; what cannot be deleted is left for the next start."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
         with suppress(OSError):
             path.unlink()
-    else:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals into a StorageError that names `path`."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(f"{path}: could not be written ({reason})") from error
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """A directory that a writer has not brought to its end, or not yet."""
+    """A file or directory that its writer has not brought to its end, or not yet."""
 
     path: Path
-    kind: Kind
+    kind: TemporaryKind
     place: Path
     host: str
     pid: int
@@ -176,26 +174,15 @@ class Leftover:
             return 0
 
 
-def host_digest() -> str:
-    """Eight characters that stand for this machine."""
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-
-
-def leftover_path(place: Path, kind: Kind) -> Path:
-    """A fresh temporary name beside `place` that says who writes."""
-    suffix = f"{host_digest()}.{os.getpid()}.{secrets.token_hex(4)}"
-    return place.parent / f".nmt-{kind}-{place.name}.{suffix}"
-
-
 def leftovers(parent: Path, name: str | None = None) -> list[Leftover]:
-    """The temporary directories in `parent` (of one place), the ones written last first."""
+    """What writers left in `parent` (for one place), what was written last first."""
     found = []
     try:
         names = os.listdir(parent)
     except (FileNotFoundError, NotADirectoryError):
         return []
     for entry in names:
-        match = LEFTOVER.fullmatch(entry)
+        match = TEMPORARY.fullmatch(entry)
         if match and name in (None, match["name"]):
             kind: Any = match["kind"]
             place = parent / match["name"]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nmt.errors import LockedError, StorageError
-from nmt.storage.directories import make_directories, storage_errors
+from nmt.storage.files import make_directories, storage_errors
 
 LOCK = ".lock"
 PATIENCE = 1.0  # seconds: a process that is just ending may still hold the lock

@@ -1,26 +1,29 @@
 """Directories that know what they hold: MANIFEST.json names each file, its size and its SHA-256.
 
 The manifest is in one canonical form that contains a digest of itself, so that any changed bit of
-it shows; what it lists must be there, be regular files, and be all there is.
+it shows. What it lists must be there and be regular files. It may also hold facts about the
+content (`about`): format 2; a manifest without them is of format 1.
 """
 
-import hashlib
 import json
 import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from nmt.errors import IntegrityError, NoCheckpointError, UserError
-from nmt.storage.hashing import HashingReader
+from nmt.errors import IntegrityError, NoCheckpointError
+from nmt.storage.hashing import Advance, bytes_sha256, stream_sha256
 
 MANIFEST = "MANIFEST.json"
-FORMAT = 1
+PLAIN_FORMAT = 1
+ABOUT_FORMAT = 2
+# Prepared data once had a manifest of its own kind; what it says beside `files` is its `about`.
+PREPARED_DATA = "nmt prepared data, version 1"
 MAX_JSON_BYTES = 10_000_000
 MAX_FILES = 1000
 
@@ -36,25 +39,40 @@ class FileEntry:
     sha256: str
 
 
+@dataclass(frozen=True)
+class Manifest:
+    """The content of MANIFEST.json."""
+
+    files: dict[str, FileEntry]
+    about: dict[str, Any] = field(default_factory=dict)
+
+
 def is_plain_name(name: str) -> bool:
     """Whether `name` may stand in a manifest: no separators, nothing hidden, not the manifest."""
     return PLAIN_NAME.fullmatch(name) is not None and name != MANIFEST
 
 
-def manifest_digest(entries: Mapping[str, FileEntry]) -> str:
-    """The SHA-256 that stands for the whole content of a directory."""
-    return hashlib.sha256(canonical_json(manifest_body(entries))).hexdigest()
-
-
-def encode_manifest(entries: Mapping[str, FileEntry]) -> bytes:
+def encode_manifest(
+    files: Mapping[str, FileEntry], about: Mapping[str, Any] | None = None
+) -> bytes:
     """The one text of MANIFEST.json for these files."""
-    return canonical_json(manifest_body(entries) | {"digest": manifest_digest(entries)})
+    body = manifest_body(files, about)
+    return canonical_json(body | {"digest": bytes_sha256(canonical_json(body))})
 
 
-def manifest_body(entries: Mapping[str, FileEntry]) -> dict[str, Any]:
-    """What the digest covers."""
-    files = {name: {"sha256": item.sha256, "size": item.size} for name, item in entries.items()}
-    return {"format": FORMAT, "files": files}
+def manifest_digest(files: Mapping[str, FileEntry]) -> str:
+    """The SHA-256 that stands for the content of all files of a directory."""
+    return bytes_sha256(canonical_json(manifest_body(files, None)))
+
+
+def manifest_body(
+    files: Mapping[str, FileEntry], about: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The part of the manifest that its digest covers."""
+    rows = {name: {"sha256": item.sha256, "size": item.size} for name, item in files.items()}
+    if not about:
+        return {"format": PLAIN_FORMAT, "files": rows}
+    return {"format": ABOUT_FORMAT, "files": rows, "about": dict(about)}
 
 
 def canonical_json(value: Any) -> bytes:
@@ -62,19 +80,25 @@ def canonical_json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
 
 
-def parse_manifest(data: bytes, where: str) -> dict[str, FileEntry]:
-    """The files that a manifest names; anything but our own exact form is an IntegrityError."""
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """The content of a manifest; anything but our own exact form is an IntegrityError."""
     value = parse_json(data, where)
-    if value.get("format") != FORMAT:
-        raise IntegrityError(f"{where}: expected format {FORMAT}, got {value.get('format')!r:.40}")
-    files = value.get("files")
-    if not isinstance(files, dict) or not 0 < len(files) <= MAX_FILES:
+    form = value.get("format")
+    if form not in (PLAIN_FORMAT, ABOUT_FORMAT, PREPARED_DATA) or isinstance(form, bool):
+        raise IntegrityError(
+            f"{where}: expected format {PLAIN_FORMAT} or {ABOUT_FORMAT}, got {form!r:.40}"
+        )
+    rows = value.get("files")
+    if not isinstance(rows, dict) or not 0 < len(rows) <= MAX_FILES:
         raise IntegrityError(f"{where}: expected 1 to {MAX_FILES} files under 'files'")
-    entries = {name: parse_entry(name, item, where) for name, item in files.items()}
+    files = {name: parse_entry(name, item, where) for name, item in rows.items()}
+    if form == PREPARED_DATA:
+        return Manifest(files, {key: item for key, item in value.items() if key != "files"})
+    about = value.get("about", {})
     # Comparing with the one canonical text checks the digest, the spaces and every other bit.
-    if encode_manifest(entries) != data:
+    if not isinstance(about, dict) or encode_manifest(files, about) != data:
         raise IntegrityError(f"{where}: damaged (it does not agree with its own digest)")
-    return entries
+    return Manifest(files, about)
 
 
 def parse_entry(name: str, item: Any, where: str) -> FileEntry:
@@ -108,79 +132,90 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class SealedDirectory:
-    """A directory with a manifest; its files are checked while they are read."""
+    """A directory with a manifest; no content of its files is trusted before it was hashed."""
 
-    def __init__(self, path: Path) -> None:
-        """Check the manifest, and the names and sizes of the files but not yet their content."""
+    def __init__(self, path: Path, *, exact: bool = True) -> None:
+        """Check the manifest, and the names and sizes of the files but not yet their content.
+
+        Unless `exact`, other files may lie beside those of the manifest.
+        """
         self.path = path
         names = directory_names(path)
         if MANIFEST not in names:
-            raise IntegrityError(f"{path / MANIFEST}: missing; this is not a complete model")
+            raise IntegrityError(f"{path / MANIFEST}: missing; this is not a complete directory")
         with open_regular(path / MANIFEST) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MAX_JSON_BYTES:
-                raise IntegrityError(f"{path / MANIFEST}: {size} bytes is too long")
-            data = HashingReader(file, str(path / MANIFEST), size, hashed=False).read(size)
-        self.entries = parse_manifest(data, str(path / MANIFEST))
-        self.digest = manifest_digest(self.entries)
-        check_names(path, names - {MANIFEST}, set(self.entries))
-        for name, entry in self.entries.items():
+            manifest = parse_manifest(read_small(path / MANIFEST, file), str(path / MANIFEST))
+        self.entries = manifest.files
+        self.about = manifest.about
+        self.digest = manifest_digest(manifest.files)
+        found = names - {MANIFEST}
+        check_names(path, found if exact else found & set(self.entries), set(self.entries))
+        for name in self.entries:
             with open_regular(path / name) as file:
-                check_size(path / name, file, entry)
+                self._check_size(name, file)
 
-    def verify(self, names: Collection[str] | None = None) -> None:
+    def verify(self, names: Collection[str] | None = None, advance: Advance | None = None) -> None:
         """Read and hash these files (all by default); an IntegrityError names the bad one."""
         for name in self.entries if names is None else names:
-            with self.open(name):
-                pass
+            with self._opened(name) as file:
+                self._check_digest(name, file, advance)
 
     @contextmanager
-    def open(self, name: str, *, verify: bool = True) -> Iterator[HashingReader]:
-        """A reader of one file; leaving the context raises an IntegrityError for a wrong hash.
-
-        A damaged file may first show as nonsense to whoever reads it: then, too, the error is the
-        wrong hash, because that is the cause.
-        """
-        path = self.path / name
-        if name not in self.entries:
-            raise IntegrityError(f"{path}: missing")
-        entry = self.entries[name]
-        with open_regular(path) as file:
-            check_size(path, file, entry)
-            reader = HashingReader(file, str(path), entry.size, hashed=verify)
-            try:
-                yield reader
-            except UserError as problem:
-                if verify:
-                    self._check_digest(reader, entry, problem)
-                raise
-            except OSError as error:
-                raise IntegrityError(f"{path}: {error.strerror}") from error
+    def open(self, name: str, *, verify: bool = True) -> Iterator[Path]:
+        """The path of one file, hashed before it is read, and not exchanged until that is done."""
+        with self._opened(name) as file:
+            before = os.fstat(file.fileno())
             if verify:
-                self._check_digest(reader, entry, None)
+                self._check_digest(name, file)
+            yield self.path / name
+            try:
+                after = os.stat(self.path / name, follow_symlinks=False)
+            except OSError:
+                after = None
+            if after is None or file_identity(before) != file_identity(after):
+                raise IntegrityError(f"{self.path / name}: changed while it was read")
 
-    def _check_digest(
-        self, reader: HashingReader, entry: FileEntry, problem: UserError | None
-    ) -> None:
-        try:
-            reader.drain()
-        except OSError as error:
-            raise IntegrityError(f"{reader.name}: {error.strerror}") from error
-        if reader.hexdigest() != entry.sha256:
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[FileIO]:
+        if name not in self.entries:
+            raise IntegrityError(f"{self.path / name}: missing")
+        with open_regular(self.path / name) as file:
+            self._check_size(name, file)
+            yield file
+
+    def _check_size(self, name: str, file: FileIO) -> None:
+        size, expected = os.fstat(file.fileno()).st_size, self.entries[name].size
+        if size != expected:
             raise IntegrityError(
-                f"{reader.name}: damaged (its SHA-256 is not the one in {MANIFEST})"
-            ) from problem
+                f"{self.path / name}: damaged (expected {expected} bytes, got {size})"
+            )
+
+    def _check_digest(self, name: str, file: FileIO, advance: Advance | None = None) -> None:
+        with reading(self.path / name):
+            digest = stream_sha256(file, advance)
+        self._compare(name, digest)
+
+    def _compare(self, name: str, digest: str) -> None:
+        if digest != self.entries[name].sha256:
+            raise IntegrityError(
+                f"{self.path / name}: damaged (its SHA-256 is not the one in {MANIFEST})"
+            )
 
     def read_bytes(self, name: str) -> bytes:
         """The verified content of a small file."""
-        with self.open(name) as reader:
-            if reader.remaining > MAX_JSON_BYTES:
-                raise IntegrityError(f"{reader.name}: {reader.remaining} bytes is too long")
-            return reader.read(reader.remaining)
+        with self._opened(name) as file:
+            data = read_small(self.path / name, file)
+        self._compare(name, bytes_sha256(data))
+        return data
 
     def read_json(self, name: str) -> dict[str, Any]:
         """The verified JSON object in a small file."""
         return parse_json(self.read_bytes(name), str(self.path / name))
+
+
+def file_identity(facts: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file is written to, cut or exchanged."""
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def directory_names(path: Path) -> set[str]:
@@ -190,7 +225,7 @@ def directory_names(path: Path) -> set[str]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NoCheckpointError(f"{path}: expected a model directory, found none") from error
     except OSError as error:
-        raise IntegrityError(f"{path}: {error.strerror}") from error
+        raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def check_names(path: Path, found: set[str], expected: set[str]) -> None:
@@ -203,20 +238,29 @@ def check_names(path: Path, found: set[str], expected: set[str]) -> None:
         raise IntegrityError(f"{path}: {', '.join(problems[:5])}{more}")
 
 
-def check_size(path: Path, file: FileIO, entry: FileEntry) -> None:
-    """Raise an IntegrityError unless `file` is as long as the manifest says."""
-    size = os.fstat(file.fileno()).st_size
-    if size != entry.size:
-        raise IntegrityError(f"{path}: damaged (expected {entry.size} bytes, got {size})")
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the disk's failures to read `path`, and only these, into an IntegrityError."""
+    try:
+        yield
+    except OSError as error:
+        raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def read_small(path: Path, file: FileIO) -> bytes:
+    """The whole content of an open file that must not be large."""
+    with reading(path):
+        data = file.read(MAX_JSON_BYTES + 1) or b""
+    if len(data) > MAX_JSON_BYTES:
+        raise IntegrityError(f"{path}: more than {MAX_JSON_BYTES} bytes is too long")
+    return data
 
 
 def open_regular(path: Path) -> FileIO:
     """Open a regular file to read; a link, pipe or device is an IntegrityError."""
-    try:
+    with reading(path):
         # Without O_NONBLOCK the mere opening of a pipe would wait for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise IntegrityError(f"{path}: cannot be opened ({error.strerror})") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise IntegrityError(f"{path}: expected a regular file")

@@ -1,25 +1,27 @@
 """Tensors in safetensors files, written without copies and read only as what is expected.
 
-The form (https://huggingface.co/docs/safetensors): eight bytes of length, a JSON header that gives
-each tensor's dtype, shape and place, then the bytes of the tensors, end to end. Tensors that share
-their memory (tied embeddings) are stored once, under the name that sorts first.
+The safetensors library (https://huggingface.co/docs/safetensors) writes and reads the format; it
+checks that the tensors of a file lie end to end, and none beyond the file. Tensors that share their
+memory (tied embeddings) are stored once, under the name that sorts first.
 """
 
-import json
+import errno
 import math
-import struct
-import sys
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import safetensors
 import torch
 from torch import Tensor
 
 from nmt.errors import IntegrityError, UserError
 from nmt.storage.directories import Writer
-from nmt.storage.hashing import ByteSink, HashingReader
-from nmt.storage.manifest import parse_json
+from nmt.storage.manifest import parse_json, reading
 
 DTYPES = {
     "F64": torch.float64,
@@ -30,12 +32,9 @@ DTYPES = {
     "I32": torch.int32,
     "U8": torch.uint8,
 }
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAX_HEADER_BYTES = 10_000_000
 MAX_DIMENSIONS = 8
-METADATA = "__metadata__"
-
-assert sys.byteorder == "little", "safetensors files are little-endian, and so must the machine be"
+OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 class ModelMismatchError(UserError):
@@ -75,80 +74,66 @@ def unique_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def tensors_writer(tensors: Mapping[str, Tensor]) -> Writer:
     """A writer of a safetensors file; equal tensors give equal bytes, whatever their order."""
 
-    def write(sink: ByteSink) -> None:
-        # Wide types first keeps every tensor aligned, as other readers of the format like it.
-        ordered = sorted(unique_tensors(tensors).items(), key=lambda item: -item[1].dtype.itemsize)
-        sink.write(encode_header({name: TensorSpec.of(tensor) for name, tensor in ordered}))
-        for _, tensor in ordered:
-            if tensor.numel():
-                sink.write(bytes_of(tensor.detach().contiguous().cpu()))
+    def write(path: Path) -> None:
+        memory = {
+            name: tensor.detach().contiguous().cpu()
+            for name, tensor in unique_tensors(tensors).items()
+        }
+        stored = {
+            name: safetensors.TensorSpec(
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                shape=list(tensor.shape),
+                data_ptr=tensor.data_ptr(),
+                data_len=tensor.nbytes,
+            )
+            for name, tensor in memory.items()
+        }
+        try:
+            safetensors.serialize_file(stored, path)
+        except safetensors.SafetensorError as error:
+            found = OS_ERROR.search(str(error))
+            number = int(found[1]) if found else errno.EIO
+            raise OSError(number, os.strerror(number)) from error
 
     return write
 
 
-def encode_header(specs: Mapping[str, TensorSpec]) -> bytes:
-    """Length and JSON for tensors that follow in this order; a multiple of eight bytes."""
-    header = {}
-    begin = 0
-    for name, spec in specs.items():
-        end = begin + spec.num_bytes
-        header[name] = {
-            "dtype": NAMES[spec.dtype],
-            "shape": list(spec.shape),
-            "data_offsets": [begin, end],
-        }
-        begin = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text
+class TensorFile:
+    """An open safetensors file: what its header says of each tensor, and the tensors."""
+
+    def __init__(self, file: Any, name: str) -> None:
+        self._file = file
+        self.name = name
+        self.specs = {key: self._spec(key) for key in file.offset_keys()}
+
+    def _spec(self, key: str) -> TensorSpec:
+        view = self._file.get_slice(key)
+        shape = view.get_shape()
+        if view.get_dtype() not in DTYPES or len(shape) > MAX_DIMENSIONS:
+            raise IntegrityError(f"{self.name}: tensor {key!r:.80} has an unknown dtype or shape")
+        return TensorSpec(DTYPES[view.get_dtype()], tuple(shape))
+
+    def tensor(self, key: str) -> Tensor:
+        """A copy of one tensor in memory."""
+        tensor: Tensor = self._file.get_tensor(key)
+        return tensor
 
 
-def bytes_of(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor."""
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
-
-
-def read_header(reader: HashingReader) -> dict[str, TensorSpec]:
-    """The tensors of a safetensors file in the order in which their bytes follow."""
-    if reader.remaining < 8:
-        raise IntegrityError(f"{reader.name}: too short for a safetensors file")
-    (length,) = struct.unpack("<Q", reader.read(8))
-    if length > min(reader.remaining, MAX_HEADER_BYTES):
-        raise IntegrityError(f"{reader.name}: not a safetensors file (header of {length} bytes)")
-    header = parse_json(reader.read(length), reader.name)
-    header.pop(METADATA, None)
-    placed = [(*parse_offsets(item, name, reader), name) for name, item in header.items()]
-    specs = {}
-    position = 0
-    for begin, end, name in sorted(placed):
-        spec = parse_spec(header[name], name, reader)
-        if begin != position or end - begin != spec.num_bytes:
-            raise IntegrityError(f"{reader.name}: tensor {name!r:.80} is not where it should be")
-        specs[name] = spec
-        position = end
-    if position != reader.remaining:
-        raise IntegrityError(
-            f"{reader.name}: expected {position} bytes of tensors, got {reader.remaining}"
-        )
-    return specs
-
-
-def parse_offsets(item: Any, name: str, reader: HashingReader) -> tuple[int, int]:
-    """Where the bytes of one tensor begin and end."""
-    match item:
-        case {"data_offsets": [int(begin), int(end)]} if 0 <= begin <= end <= reader.remaining:
-            return int(begin), int(end)
-    raise IntegrityError(f"{reader.name}: tensor {name!r:.80} has malformed offsets")
-
-
-def parse_spec(item: Any, name: str, reader: HashingReader) -> TensorSpec:
-    """What one tensor of a header is like."""
-    match item:
-        case {"dtype": str(dtype), "shape": list(shape)} if dtype in DTYPES:
-            sizes_fit = all(type(size) is int and 0 <= size < 1 << 40 for size in shape)
-            if sizes_fit and len(shape) <= MAX_DIMENSIONS:
-                return TensorSpec(DTYPES[dtype], tuple(shape))
-    raise IntegrityError(f"{reader.name}: tensor {name!r:.80} has a malformed dtype or shape")
+@contextmanager
+def open_tensors(path: Path) -> Iterator[TensorFile]:
+    """Open a safetensors file whose content was verified; nonsense is an IntegrityError."""
+    with reading(path), path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_HEADER_BYTES:  # the library would take ten times as much
+            raise IntegrityError(f"{path}: not a safetensors file (header of {length} bytes)")
+        parse_json(file.read(length), str(path))  # the library lets a name come twice
+    try:
+        with reading(path):
+            opened = safetensors.safe_open(path, framework="pt", backend="pread")
+        with opened as tensors:
+            yield TensorFile(tensors, str(path))
+    except safetensors.SafetensorError as error:
+        raise IntegrityError(f"{path}: not a safetensors file ({error!s:.200})") from error
 
 
 def check_specs(
@@ -167,41 +152,18 @@ def check_specs(
         raise ModelMismatchError(f"{name}: does not fit the model: {'; '.join(problems[:5])}{more}")
 
 
-def read_into(reader: HashingReader, destinations: Mapping[str, Tensor]) -> None:
+def read_into(path: Path, destinations: Mapping[str, Tensor]) -> None:
     """Fill tensors in place from a file that must hold exactly them."""
-    fill(reader, read_header(reader), destinations)
-
-
-def fill(
-    reader: HashingReader, found: Mapping[str, TensorSpec], destinations: Mapping[str, Tensor]
-) -> None:
-    """Fill tensors in place from what follows a header, if it names exactly them."""
     unique = unique_tensors(destinations)
-    check_specs(found, {name: TensorSpec.of(item) for name, item in unique.items()}, reader.name)
-    with torch.no_grad():
-        for name, spec in found.items():
-            tensor = unique[name]
-            if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel():
-                reader.readinto(bytes_of(tensor))
-            else:
-                tensor.copy_(read_one(reader, spec))
+    with open_tensors(path) as file, torch.no_grad():
+        expected = {name: TensorSpec.of(item) for name, item in unique.items()}
+        check_specs(file.specs, expected, file.name)
+        for name, tensor in unique.items():
+            tensor.copy_(file.tensor(name))
 
 
-def read_tensors(reader: HashingReader, expected: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+def read_tensors(path: Path, expected: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
     """New tensors from a file that must hold exactly what is `expected`."""
-    found = read_header(reader)
-    check_specs(found, expected, reader.name)
-    return read_rest(reader, found)
-
-
-def read_rest(reader: HashingReader, found: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-    """The tensors that follow a header that was checked."""
-    return {name: read_one(reader, spec) for name, spec in found.items()}
-
-
-def read_one(reader: HashingReader, spec: TensorSpec) -> Tensor:
-    """The next tensor of the file."""
-    tensor = torch.empty(spec.shape, dtype=spec.dtype)
-    if tensor.numel():
-        reader.readinto(bytes_of(tensor))
-    return tensor
+    with open_tensors(path) as file:
+        check_specs(file.specs, expected, file.name)
+        return {name: file.tensor(name) for name in file.specs}

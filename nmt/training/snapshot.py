@@ -102,11 +102,11 @@ def restore(updater: Updater, saved: SavedRun) -> None:
             saved.threads,
         )
     weights = MODEL if updater.average is None else UNAVERAGED
-    with saved.directory.open(weights) as reader:
-        read_into(reader, model.state_dict())
+    with saved.directory.open(weights) as path:
+        read_into(path, model.state_dict())
     if updater.average is not None:
         named = dict(zip(updater.average.names, updater.average.values, strict=True))
-        with saved.directory.open(MODEL) as reader:
-            read_into(reader, named)
-    with saved.directory.open(OPTIMIZER) as reader:
-        restore_optimizer(reader, updater.optimizer, model.named_parameters())
+        with saved.directory.open(MODEL) as path:
+            read_into(path, named)
+    with saved.directory.open(OPTIMIZER) as path:
+        restore_optimizer(path, updater.optimizer, model.named_parameters())

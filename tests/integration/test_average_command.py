@@ -1,11 +1,12 @@
 """nmt-average-checkpoints from the outside."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 import torch
-from support.small_models import content, flip_bit, write_model
+from support.small_models import content, flip_bit, largest_file, write_model
 
 from nmt.checkpoint.model_directory import ModelDirectory, find_model
 from nmt.checkpoint.store import verify
@@ -82,6 +83,23 @@ def test_named_damaged_checkpoint(
     arguments = ["--checkpoints", *paths, "--output", str(tmp_path / "mean")]
     fails(arguments, 7, "step-00000400/model.safetensors", capsys)
     assert not (tmp_path / "mean").exists()
+
+
+@pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_full_disk_is_not_blamed_on_the_inputs(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    """At any byte of any file it is exit 4, which names the output, and nothing is left behind."""
+    before = content(tmp_path)
+    sizes = random.Random(count)
+    largest = (run / "checkpoints/step-00000400/model.safetensors").stat().st_size
+    for _ in range(count):
+        with largest_file(sizes.randrange(largest)):
+            code = main(["--run", str(run), "--last", "2"])
+        message = capsys.readouterr().err.rstrip("\n").split("\n")[-1]
+        assert (code, "could not be written" in message) == (4, True), message
+        assert str(run / "average") in message
+        assert content(tmp_path) == before
 
 
 def test_no_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

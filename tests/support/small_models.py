@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import random
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -198,6 +199,17 @@ DISK_ERRORS = (
     errno.EXDEV,
     errno.EMFILE,
 )
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file may grow beyond `size` bytes, which is how a disk looks that fills up meanwhile."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def quick_directory(path: Path) -> Path:

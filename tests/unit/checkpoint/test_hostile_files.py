@@ -303,7 +303,7 @@ def test_hostile_content(tmp_path: Path, attack: Callable[[Path], None]) -> None
         size = (path / MODEL).stat().st_size
         entries = {
             name: type(entry)(size, entry.sha256) if name == MODEL else entry
-            for name, entry in parse_manifest((path / MANIFEST).read_bytes(), "here").items()
+            for name, entry in parse_manifest((path / MANIFEST).read_bytes(), "here").files.items()
         }
         (path / MANIFEST).write_bytes(encode_manifest(entries))
     check(path)

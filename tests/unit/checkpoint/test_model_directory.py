@@ -21,7 +21,7 @@ from support.small_models import (
 from nmt.checkpoint.model_directory import ModelDirectory, find_model, load_weights, model_files
 from nmt.checkpoint.store import CheckpointStore, bytes_writer, verify, write_directory
 from nmt.errors import IntegrityError, NoCheckpointError
-from nmt.storage.directories import host_digest
+from nmt.storage.files import host_digest
 from nmt.storage.manifest import MANIFEST, SealedDirectory
 
 KINDS = [

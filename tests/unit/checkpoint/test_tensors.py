@@ -1,5 +1,6 @@
 """Tensors come back bit for bit, in the common form, and only as what was expected."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,21 +23,11 @@ from nmt.storage.tensors import (
 )
 
 
-class Bytes:
-    """A sink that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def write(self, data: bytes | bytearray | memoryview, /) -> int:
-        self.data += bytes(data)
-        return len(data)
-
-
 def serialised(tensors: dict[str, Tensor]) -> bytes:
-    sink = Bytes()
-    tensors_writer(tensors)(sink)
-    return sink.data
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "t.safetensors"
+        tensors_writer(tensors)(path)
+        return path.read_bytes()
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> SealedDirectory:
@@ -88,8 +79,8 @@ def test_round_trip_of_odd_numbers(tmp_path: Path) -> None:
         "empty": torch.empty(0, 4),
         "bytes": torch.arange(7, dtype=torch.uint8),
     }
-    with write_tensors(tmp_path / "a", tensors).open("t.safetensors") as reader:
-        again = read_tensors(reader, specs(tensors))
+    with write_tensors(tmp_path / "a", tensors).open("t.safetensors") as path:
+        again = read_tensors(path, specs(tensors))
     assert_same(again, tensors)
     assert serialised(again) == serialised(tensors)
 
@@ -97,9 +88,9 @@ def test_round_trip_of_odd_numbers(tmp_path: Path) -> None:
 def test_reads_the_packages_files(tmp_path: Path) -> None:
     tensors = {"a": torch.randn(3, 5), "b": torch.arange(4)}
     data = safetensors.torch.save(tensors, metadata={"format": "pt"})
-    write_directory(tmp_path / "a", {"t.safetensors": lambda sink: sink.write(data)})
-    with SealedDirectory(tmp_path / "a").open("t.safetensors") as reader:
-        assert_same(read_tensors(reader, specs(tensors)), tensors)
+    write_directory(tmp_path / "a", {"t.safetensors": lambda path: path.write_bytes(data)})
+    with SealedDirectory(tmp_path / "a").open("t.safetensors") as path:
+        assert_same(read_tensors(path, specs(tensors)), tensors)
 
 
 def test_shared_memory_is_stored_once(tmp_path: Path) -> None:
@@ -108,8 +99,8 @@ def test_shared_memory_is_stored_once(tmp_path: Path) -> None:
     assert len(serialised(tied)) < table.nbytes + 500
     destination = torch.zeros(1000, 8)
     fresh = {"output": destination, "embedding": destination, "part": torch.zeros(2, 8)}
-    with write_tensors(tmp_path / "a", tied).open("t.safetensors") as reader:
-        read_into(reader, fresh)
+    with write_tensors(tmp_path / "a", tied).open("t.safetensors") as path:
+        read_into(path, fresh)
     assert torch.equal(destination, table)
     assert torch.equal(fresh["part"], table[:2])
 
@@ -133,9 +124,9 @@ def test_misfits_are_named(tmp_path: Path, destinations: dict[str, Tensor], mess
     directory = write_tensors(tmp_path / "a", {"a": torch.ones(2), "b": torch.ones(3)})
     with (
         pytest.raises(ModelMismatchError, match=message),
-        directory.open("t.safetensors") as reader,
+        directory.open("t.safetensors") as path,
     ):
-        read_into(reader, destinations)
+        read_into(path, destinations)
     assert all(not tensor.any() for tensor in destinations.values())
 
 
@@ -176,10 +167,10 @@ def test_optimizer_goes_on_bit_for_bit(
     other_optimizer = kind(other.parameters(), fused=fused)
     train(other, other_optimizer, range(50, 50 + first))  # what is there must not matter
     directory = SealedDirectory(tmp_path / "a")
-    with directory.open("model.safetensors") as reader:
-        read_into(reader, other.state_dict())
-    with directory.open("t.safetensors") as reader:
-        restore_optimizer(reader, other_optimizer, other.named_parameters())
+    with directory.open("model.safetensors") as path:
+        read_into(path, other.state_dict())
+    with directory.open("t.safetensors") as path:
+        restore_optimizer(path, other_optimizer, other.named_parameters())
     train(other, other_optimizer, range(first, first + 3))
     assert_same(dict(other.named_parameters()), dict(model.named_parameters()))
     assert_same(
@@ -208,6 +199,6 @@ def test_optimizer_misfits_are_named(tmp_path: Path, change: object, message: st
     directory = write_tensors(tmp_path / "a", state)
     with (
         pytest.raises(ModelMismatchError, match=message),
-        directory.open("t.safetensors") as reader,
+        directory.open("t.safetensors") as path,
     ):
-        restore_optimizer(reader, optimizer, model.named_parameters())
+        restore_optimizer(path, optimizer, model.named_parameters())
