@@ -18,7 +18,14 @@ setup(
             f"nmt.native.{name}",
             sorted(glob("nmt/native/*.c")),
             depends=glob("nmt/native/*.h"),
-            extra_compile_args=["-O3", "-std=gnu11", "-fopenmp", "-fno-math-errno", *flags],
+            extra_compile_args=[
+                "-O3",
+                "-std=gnu11",
+                "-fopenmp",
+                "-fno-math-errno",
+                "-Werror=vla",
+                *flags,
+            ],
             extra_link_args=["-fopenmp"],
             optional=True,
         )

@@ -59,7 +59,7 @@ def choose_beam(
     not end live on. Equal scores go by hypothesis, then by token number.
     """
     kernels = kernels_for(logits)
-    if kernels is not None:
+    if kernels is not None and beam <= kernels.most_beam():
         finished, live = native.choose_beam(kernels, logits, normalizer, scores, beam, end)
         return Candidates(*finished), Candidates(*live)
     return choose_beam_by_torch(logits, normalizer, scores, beam=beam, end=end)

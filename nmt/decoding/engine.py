@@ -2,12 +2,13 @@
 
 Every linear layer is packed once, in float32 or in 8 bits. Sentences are computed without padding,
 and each hypothesis reads its own past only, so a translation has the same bits in every batch. The
-structures have the fields of those in nmt/native/engine.c and linear.h, in the same order.
+structures that the kernels read are declared in nmt/native/interface.py.
 """
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, c_float, c_int64, c_void_p
+from ctypes import c_void_p
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -17,125 +18,50 @@ from nmt.model.attention import AttentionCore, CrossAttention, SelfAttention
 from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer, FeedForward, Residual
 from nmt.model.norms import HeadNorm
 from nmt.model.transformer import Transformer
-from nmt.native import library
-from nmt.native.library import pointer
+from nmt.native import interface, library
+from nmt.native.interface import address
 
 TINY = 1e-30
 LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric
 HEAD_NORMS = {"none": 0, "rms": 1, "layer": 2}
 
 
-class _Linear(ctypes.Structure):
-    _fields_ = (
-        ("inputs", c_int64),
-        ("outputs", c_int64),
-        ("weight", c_void_p),
-        ("weight8", c_void_p),
-        ("scales", c_void_p),
-        ("offsets", c_void_p),
-        ("bias", c_void_p),
-    )
-
-
-class _LayerNorm(ctypes.Structure):
-    _fields_ = (("gain", c_void_p), ("bias", c_void_p))
-
-
-class _Kind(ctypes.Structure):
-    _fields_ = (
-        ("map", c_int64),
-        ("parameters", c_void_p),
-        ("norm", c_int64),
-        ("gain", c_void_p),
-        ("gate", c_void_p),
-    )
-
-
-class _Attention(ctypes.Structure):
-    _fields_ = (
-        ("input", _Linear),
-        ("key_value", _Linear),
-        ("output", _Linear),
-        ("kind", _Kind),
-        ("norm", _LayerNorm),
-    )
-
-
-class _FeedForward(ctypes.Structure):
-    _fields_ = (("input", _Linear), ("output", _Linear), ("norm", _LayerNorm))
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = (("self", _Attention), ("cross", _Attention), ("feed_forward", _FeedForward))
-
-
-class _Stack(ctypes.Structure):
-    _fields_ = (
-        ("dim", c_int64),
-        ("heads", c_int64),
-        ("hidden_dim", c_int64),
-        ("num_layers", c_int64),
-        ("pre_norm", c_int64),
-        ("epsilon", c_float),
-        ("layers", POINTER(_Layer)),
-        ("final", _LayerNorm),
-    )
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = (("keys", c_void_p), ("key_values", c_void_p))
-
-
-class _Batch(ctypes.Structure):
-    _fields_ = (
-        ("threads", c_int64),
-        ("batch", c_int64),
-        ("width", c_int64),
-        ("position", c_int64),
-        ("most_width", c_int64),
-        ("most_positions", c_int64),
-        ("rows", c_void_p),
-        ("starts", c_void_p),
-        ("memories", c_void_p),
-        ("pasts", c_void_p),
-        ("descent", c_void_p),
-    )
-
-
-class _Workspace(ctypes.Structure):
-    _fields_ = tuple(
-        (name, c_void_p)
-        for name in ("projected", "attended", "buffer", "hidden", "packed", "scratch")
-    )
-
-
 class Packer:
     """Makes the structures of a model, and keeps the memory that they point to."""
 
     def __init__(self, kernels: ctypes.CDLL, *, int8: bool) -> None:
-        self.panel = int(kernels.panel_size())
-        self.group = int(kernels.group_size())
-        self.input_zero = int(kernels.input_zero())
+        self.kernels = kernels
+        self.panel: int = kernels.panel_size()
+        self.group: int = kernels.group_size()
+        self.input_zero: int = kernels.input_zero()
         self.int8 = int8
         self.kept: list[object] = []
 
-    def keep(self, tensor: Tensor | None) -> c_void_p | None:
-        """Where a tensor of this type is, contiguous; None stays None."""
+    def keep(
+        self,
+        tensor: Tensor | None,
+        shape: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+    ) -> int | None:
+        """Where a tensor of this shape is, once it is contiguous; None stays None."""
         if tensor is None:
             return None
         tensor = tensor.detach().contiguous()
         self.kept.append(tensor)
-        return pointer(tensor)
+        return address(tensor, shape, dtype)
 
-    def linear(self, weight: Tensor, bias: Tensor | None) -> _Linear:
+    def linear(self, weight: Tensor, bias: Tensor | None) -> interface.Linear:
         """A weight [outputs, inputs] in panels."""
         weight = weight.detach().float()
         outputs, inputs = weight.shape
         panels = -(-outputs // self.panel)
-        structure = _Linear(inputs=inputs, outputs=outputs, bias=self.keep(bias))
+        structure = interface.Linear(
+            inputs=inputs, outputs=outputs, bias=self.keep(bias, (outputs,))
+        )
         if not self.int8:
             padded = nn.functional.pad(weight, (0, 0, 0, panels * self.panel - outputs))
-            structure.weight = self.keep(padded.view(panels, self.panel, inputs).transpose(1, 2))
+            laid_out = padded.view(panels, self.panel, inputs).transpose(1, 2)
+            structure.weight = self.keep(laid_out, (panels, inputs, self.panel))
             return structure
         largest = weight.abs().amax(dim=1).clamp(min=TINY)
         quantized = (weight * (LARGEST / largest)[:, None]).round()
@@ -143,38 +69,46 @@ class Packer:
         room = (0, groups * self.group - inputs, 0, panels * self.panel - outputs)
         quantized = nn.functional.pad(quantized, room)
         shape = (panels, self.panel, groups, self.group)
-        structure.weight8 = self.keep(quantized.to(torch.int8).view(shape).transpose(1, 2))
-        structure.scales = self.keep(largest / LARGEST)
+        structure.weight8 = self.keep(
+            quantized.to(torch.int8).view(shape).transpose(1, 2),
+            (panels, groups, self.panel, self.group),
+            torch.int8,
+        )
+        structure.scales = self.keep(largest / LARGEST, (outputs,))
         # Inputs come with `input_zero` added; the sums start without what that adds.
-        structure.offsets = self.keep((quantized.sum(1) * -self.input_zero).to(torch.int32))
+        offsets = (quantized.sum(1) * -self.input_zero).to(torch.int32)
+        structure.offsets = self.keep(offsets, (panels * self.panel,), torch.int32)
         return structure
 
-    def layer_norm(self, module: nn.Module) -> _LayerNorm:
+    def layer_norm(self, module: nn.Module, dim: int) -> interface.LayerNorm:
         """A LayerNorm; anything else does nothing."""
         if not isinstance(module, nn.LayerNorm):
-            return _LayerNorm()
-        return _LayerNorm(self.keep(module.weight), self.keep(module.bias))
+            return interface.LayerNorm()
+        return interface.LayerNorm(self.keep(module.weight, (dim,)), self.keep(module.bias, (dim,)))
 
-    def kind(self, core: AttentionCore) -> _Kind:
+    def kind(self, core: AttentionCore, dim: int) -> interface.Kind:
         """In what this attention differs from others."""
         row_map = core.weights.row_map()
         assert row_map is not None, "expected a kind that the kernels know"
         number, parameter = row_map
         parameters = torch.as_tensor(parameter, dtype=torch.float32).expand(core.heads)
-        structure = _Kind(map=int(number), parameters=self.keep(parameters))
+        structure = interface.Kind(map=int(number), parameters=self.keep(parameters, (core.heads,)))
         if core.norm is not None:
             assert isinstance(core.norm, HeadNorm)
             structure.norm = HEAD_NORMS[core.norm.norm]
-            structure.gain = self.keep(core.norm.gain)
-            structure.gate = self.keep(core.norm.gate)
+            structure.gain = self.keep(core.norm.gain, (dim,))
+            structure.gate = self.keep(core.norm.gate, (dim,))
         return structure
 
-    def attention(self, module: SelfAttention | CrossAttention, residual: Residual) -> _Attention:
+    def attention(
+        self, module: SelfAttention | CrossAttention, residual: Residual
+    ) -> interface.AttentionLayer:
         """An attention sublayer."""
-        structure = _Attention(
+        dim = len(module.output.weight)
+        structure = interface.AttentionLayer(
             output=self.linear(module.output.weight, module.output.bias),
-            kind=self.kind(module.core),
-            norm=self.layer_norm(residual.norm),
+            kind=self.kind(module.core, dim),
+            norm=self.layer_norm(residual.norm, dim),
         )
         if isinstance(module, SelfAttention):
             first = module.query_key_value
@@ -184,18 +118,18 @@ class Packer:
         structure.input = self.linear(first.weight, first.bias)
         return structure
 
-    def feed_forward(self, module: FeedForward, residual: Residual) -> _FeedForward:
+    def feed_forward(self, module: FeedForward, residual: Residual) -> interface.FeedForward:
         """A feed-forward sublayer."""
-        return _FeedForward(
+        return interface.FeedForward(
             self.linear(module.input.weight, module.input.bias),
             self.linear(module.output.weight, module.output.bias),
-            self.layer_norm(residual.norm),
+            self.layer_norm(residual.norm, len(module.output.weight)),
         )
 
-    def layer(self, layer: nn.Module) -> _Layer:
+    def layer(self, layer: nn.Module) -> interface.Layer:
         """A layer of either stack."""
         assert isinstance(layer, EncoderLayer | DecoderLayer)
-        structure = _Layer(
+        structure = interface.Layer(
             self=self.attention(layer.self_attention, layer.self_attention_residual),
             feed_forward=self.feed_forward(layer.feed_forward, layer.feed_forward_residual),
         )
@@ -203,12 +137,12 @@ class Packer:
             structure.cross = self.attention(layer.cross_attention, layer.cross_attention_residual)
         return structure
 
-    def stack(self, model: Transformer, layers: nn.ModuleList, final: nn.Module) -> _Stack:
-        """The encoder or the decoder."""
-        array = (_Layer * len(layers))(*map(self.layer, layers))
+    def stack(self, model: Transformer, layers: nn.ModuleList, final: nn.Module) -> interface.Stack:
+        """The encoder or the decoder, as the kernels have checked it."""
+        array = (interface.Layer * len(layers))(*map(self.layer, layers))
         self.kept.append(array)
         config = model.config
-        return _Stack(
+        stack = interface.Stack(
             dim=config.dim,
             heads=config.heads,
             hidden_dim=config.feed_forward_dim,
@@ -216,8 +150,10 @@ class Packer:
             pre_norm=int(config.norm == "pre"),
             epsilon=LAYER_NORM_EPSILON,
             layers=array,
-            final=self.layer_norm(final),
+            final=self.layer_norm(final, config.dim),
         )
+        self.kernels.check_stack(ctypes.byref(stack), int(layers is model.decoder))
+        return stack
 
 
 class Engine:
@@ -225,7 +161,7 @@ class Engine:
 
     def __init__(self, kernels: ctypes.CDLL, model: Transformer, *, int8: bool) -> None:
         self.kernels = kernels
-        self.chunk = int(kernels.chunk_size())
+        self.chunk: int = kernels.chunk_size()
         self.packer = Packer(kernels, int8=int8)
         self.encoder = self.packer.stack(model, model.encoder, model.encoder_norm)
         self.decoder = self.packer.stack(model, model.decoder, model.decoder_norm)
@@ -249,11 +185,17 @@ class Engine:
             return None
         return cls(kernels, model, int8=int8)
 
-    def workspace(self, rows: int, *, sentences: int = 0) -> tuple[_Workspace, Tensor]:
-        """Memory for the kernels to work in; it lives as long as the tensor."""
+    def workspace(self, rows: int, *, keys: int, sentences: int = 0) -> "Workspace":
+        """Memory for the kernels to work in: for so many rows, and attention to so many keys.
+
+        Encoding needs some for whole sentences, too.
+        """
+        threads = torch.get_num_threads()
+        attention = self.kernels.attention_scratch(keys)
         packed = rows + sentences * self.packer.panel if sentences else 0
         widest = max(self.dim, self.hidden_dim)
         sizes = [
+            threads * attention,
             rows * 3 * self.dim,
             rows * self.dim,
             rows * self.dim,
@@ -262,36 +204,50 @@ class Engine:
             rows * (2 + widest) if self.int8 else 0,
         ]
         memory = torch.empty(sum(sizes))
-        return _Workspace(*(pointer(part) for part in torch.split(memory, sizes))), memory
+        parts = (part.data_ptr() for part in torch.split(memory, sizes))
+        return Workspace(interface.Workspace(rows, threads, attention, *parts), keys, memory)
 
     def encode(self, sentences: Sequence[Sequence[int]], starts: Tensor) -> Tensor:
         """Memory [R, D] of sentences, whose tokens lie one sentence behind the other."""
-        tokens = torch.tensor([token for sentence in sentences for token in sentence])
-        places = torch.cat([torch.arange(len(sentence)) for sentence in sentences])
-        positions = self.source_input.positions(max(map(len, sentences)))[places]
-        x = self.source_input.at(tokens, self.source_embedding, positions)
-        work, _memory = self.workspace(len(x), sentences=len(sentences))
+        tokens = torch.tensor(
+            [token for sentence in sentences for token in sentence], dtype=torch.int64
+        )
+        longest = max(map(len, sentences), default=0)
+        positions = self.source_input.positions(longest)
+        places = [torch.arange(len(sentence)) for sentence in sentences]
+        x = self.source_input.at(
+            tokens, self.source_embedding, positions[torch.cat(places) if places else tokens]
+        )
+        work = self.workspace(len(x), keys=longest, sentences=len(sentences))
         self.kernels.encode(
             ctypes.byref(self.encoder),
-            pointer(starts),
-            c_int64(len(sentences)),
-            pointer(x),
-            ctypes.byref(work),
-            c_int64(torch.get_num_threads()),
+            address(starts, (len(sentences) + 1,), torch.int64),
+            len(sentences),
+            address(x, (len(tokens), self.dim)),
+            ctypes.byref(work.fields),
         )
         return x
 
-    def logits(self, hidden: Tensor, work: _Workspace, out: Tensor) -> None:
+    def logits(self, hidden: Tensor, work: "Workspace", out: Tensor) -> None:
         """Write [R, V] to out for hidden [..., D]."""
-        self.kernels.linear(
+        self.kernels.apply_linear(
             ctypes.byref(self.output),
-            pointer(hidden),
-            c_int64(len(out)),
-            pointer(out),
-            c_int64(0),
-            c_void_p(work.scratch),
-            c_int64(torch.get_num_threads()),
+            address(hidden),
+            len(out),
+            address(out),
+            0,
+            work.fields.scratch,
+            work.fields.threads,
         )
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Memory for the kernels to work in: where its parts are, and the tensor that holds it."""
+
+    fields: interface.Workspace
+    keys: int  # of attention, at most
+    memory: Tensor
 
 
 class EngineStep:
@@ -301,8 +257,8 @@ class EngineStep:
         self, engine: Engine, sources: Sequence[Sequence[int]], *, beam: int, max_length: int
     ) -> None:
         self.engine = engine
-        lengths = torch.tensor([0, *map(len, sources)])
-        self.starts = lengths.cumsum(0)
+        self.starts = torch.tensor([0, *map(len, sources)]).cumsum(0)
+        self.longest = max(map(len, sources), default=0)
         self.num_sentences = len(sources)
         self.rows = torch.arange(len(sources))
         encoded = engine.encode(sources, self.starts)
@@ -311,33 +267,33 @@ class EngineStep:
         self.past: list[Tensor] = []  # [L, sentences, chunk, beam, 2, D] of each chunk so far
         self.descent = torch.empty(len(sources), 1, 0, dtype=torch.int32)
         # The same memory in every step: new memory would cost as much as a layer.
-        self.work, self.work_memory = engine.workspace(0)
+        self.work: Workspace | None = None
         self.logits = torch.empty(0, engine.output.outputs)
-        self.state = _Batch(
+        self.state = interface.Batch(
+            sentences=len(sources),
             most_width=beam,
-            starts=pointer(self.starts),
+            starts=address(self.starts, dtype=torch.int64),
             memories=ctypes.cast(self.memories, c_void_p),
         )
 
-    def remember(self, encoded: Tensor) -> ctypes.Array[_Memory]:
+    def remember(self, encoded: Tensor) -> ctypes.Array[interface.Memory]:
         """What cross-attention reads, of all layers."""
         engine = self.engine
         rows, layers, dim = len(encoded), engine.num_layers, engine.dim
         keys = encoded.new_empty(layers, rows + self.num_sentences * engine.packer.panel, dim)
         key_values = encoded.new_empty(layers, rows, 2, dim)
         self.kept = (keys, key_values)
-        work, _memory = engine.workspace(rows)
-        memories = (_Memory * layers)(
-            *(_Memory(pointer(keys[n]), pointer(key_values[n])) for n in range(layers))
+        work = engine.workspace(rows, keys=self.longest)
+        memories = (interface.Memory * layers)(
+            *(interface.Memory(address(keys[n]), address(key_values[n])) for n in range(layers))
         )
         engine.kernels.remember(
             ctypes.byref(engine.decoder),
-            pointer(self.starts),
-            c_int64(self.num_sentences),
-            pointer(encoded),
+            address(self.starts, dtype=torch.int64),
+            self.num_sentences,
+            address(encoded, (rows, dim)),
             memories,
-            ctypes.byref(work),
-            c_int64(torch.get_num_threads()),
+            ctypes.byref(work.fields),
         )
         return memories
 
@@ -345,30 +301,51 @@ class EngineStep:
         """Logits [B, K, V] after tokens [B, K], valid until the next call."""
         engine, state = self.engine, self.state
         batch, width = tokens.shape
-        if state.position >= self.positions:
-            raise ValueError(f"expected at most {self.positions} steps, got another one")
-        if width > state.most_width:
-            raise ValueError(f"expected at most {state.most_width} hypotheses, got {width}")
+        self.check(batch, width)
         if state.position == len(self.past) * engine.chunk:
             self.open_chunk()
         if self.descent.shape[1] != width:  # before the first step, when a sample starts wide
             self.descent = self.descent.expand(-1, width, -1).contiguous()
         position = engine.target_input.positions(state.position + 1)[-1]
         x = engine.target_input.at(tokens, engine.target_embedding, position)
-        state.threads = torch.get_num_threads()
         state.batch, state.width = batch, width
-        state.rows, state.descent = pointer(self.rows), pointer(self.descent)
-        rows = batch * width
-        if rows > len(self.logits):
-            self.work, self.work_memory = engine.workspace(rows)
-            self.logits = torch.empty(rows, engine.output.outputs)
+        state.rows = address(self.rows, (batch,), torch.int64)
+        state.descent = address(self.descent, (batch, width, state.most_positions), torch.int32)
+        work = self.workspace(batch * width)
         engine.kernels.decode(
-            ctypes.byref(engine.decoder), ctypes.byref(state), pointer(x), ctypes.byref(self.work)
+            ctypes.byref(engine.decoder),
+            ctypes.byref(state),
+            address(x, (batch, width, engine.dim)),
+            ctypes.byref(work.fields),
         )
         state.position += 1
-        logits = self.logits[:rows]
-        engine.logits(x, self.work, logits)
+        logits = self.logits[: batch * width]
+        engine.logits(x, work, logits)
         return logits.view(batch, width, -1)
+
+    def check(self, batch: int, width: int) -> None:
+        """Raise for tokens that there is no memory for."""
+        if self.state.position >= self.positions:
+            raise ValueError(f"expected at most {self.positions} steps, got another one")
+        if not 1 <= width <= self.state.most_width:
+            raise ValueError(f"expected 1 to {self.state.most_width} hypotheses, got {width}")
+        if batch != len(self.rows):
+            raise ValueError(f"expected tokens of {len(self.rows)} sentences, got {batch}")
+
+    def workspace(self, rows: int) -> Workspace:
+        """Memory for a step of so many rows: that of the last one, if it suffices."""
+        work, keys = self.work, max(self.longest, self.state.most_positions)
+        if (
+            work is None
+            or rows > work.fields.rows
+            or keys > work.keys
+            or torch.get_num_threads() != work.fields.threads
+        ):
+            # Twice the keys, so that long outputs do not need new memory for each chunk.
+            self.work = work = self.engine.workspace(rows, keys=max(self.longest, 2 * keys))
+            if rows > len(self.logits):
+                self.logits = torch.empty(rows, self.engine.output.outputs)
+        return work
 
     def open_chunk(self) -> None:
         """Take memory for the next positions: no more than outputs get long."""

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from nmt.model.entmax import Beta, entmax, pull_back_, solve_
 from nmt.model.masking import MaskBlock, clear_empty_rows, hide, open_empty_rows
-from nmt.native.library import RowMap
+from nmt.native.interface import MOST_K, RowMap
 
 SMALLEST_BETA = 1e-6  # keeps a learned alpha above 1 in float32, too
 # Unnormalised weights end here, so that their sums, and the squares of these, are finite.
@@ -245,7 +245,7 @@ class TopK(ScoreMap):
         self.k = k
 
     def row_map(self) -> tuple[RowMap, float | Tensor]:
-        return RowMap.TOP_K, float(self.k)
+        return RowMap.TOP_K, float(min(self.k, MOST_K))
 
     def forward(self, scores: Tensor, visible: Tensor | None) -> Tensor:
         if self.k >= scores.shape[-1]:

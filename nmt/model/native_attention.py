@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nmt.model.blockwise import Settings, drawing_again
 from nmt.model.dropout import draw_bits, keep_scale, least_kept
-from nmt.native.library import RowMap
+from nmt.native.interface import RowMap
 from nmt.native.training import AttentionInput, attend, attend_backward, kernels_suit
 
 # Random bits of so many weights are drawn at once, and kept for the derivative if that is all.

@@ -7,10 +7,11 @@
 
 #define _GNU_SOURCE  // memrchr
 
+#include <omp.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "border.h"
 #include "products.h"
 #include "score_maps.h"
 
@@ -18,7 +19,7 @@
 
 // Tokens of a head are `..._step` numbers apart, since heads and projections lie side by side.
 typedef struct {
-    int64_t heads, queries, keys, width;
+    int64_t sentences, heads, queries, keys, width;
     int64_t query_step, key_step;
     const float *query, *key, *value;
     const uint8_t *visible;  // 1: the key may be seen; NULL: all may
@@ -39,16 +40,18 @@ typedef struct {
 // What one thread works in: a part for each thing that is laid out or computed for a head.
 typedef struct {
     float *key_columns, *value_columns, *key_rows, *value_rows, *query_rows, *outer_rows;
-    float *weights, *inner;
+    float *weights, *inner, *row;
 } Space;
 
-static Space make_space(const Attention *a) {
+// Cuts the memory of one thread into its parts, and says where it ends; `memory` may be NULL.
+static Space cut_space(const Attention *a, float *memory, int64_t *size) {
     const int64_t keys = in_panels(a->keys), width = in_panels(a->width);
     const int64_t head = keys * width, queries = QUERIES * width, scores = QUERIES * keys;
-    float *all_of_it = aligned_alloc(64, sizeof(float) * (size_t)(4 * head + 2 * queries +
-                                                                  2 * scores + PANEL));
-    Space s;
-    s.key_columns = all_of_it;
+    const int64_t row = (int64_t)row_scratch((size_t)a->keys);
+    *size = in_panels(4 * head + 2 * queries + 2 * scores + row + PANEL);
+    Space s = {0};
+    if (!memory) return s;
+    s.key_columns = memory;
     s.value_columns = s.key_columns + head;
     s.key_rows = s.value_columns + head;
     s.value_rows = s.key_rows + head;
@@ -56,6 +59,7 @@ static Space make_space(const Attention *a) {
     s.outer_rows = s.query_rows + queries;
     s.weights = s.outer_rows + queries;
     s.inner = s.weights + scores;
+    s.row = s.inner + scores;
     return s;
 }
 
@@ -122,14 +126,15 @@ static void clear(float *row, int64_t from, int64_t to) {
 
 // Scores of one query to weights, in the place of `most` keys.
 static void weigh(const Head *head, float *row, Seen seen, int64_t most, RowState *state,
-                  bool again) {
+                  bool again, float *scratch) {
     if (seen.has_holes) hide(row, seen);
     size_t count = (size_t)seen.count;
     if (count > 0) {
         if (again)
-            weigh_row_again(head->map, head->parameter, *state, row, count);
+            weigh_row_again(head->map, head->parameter, *state, row, count,
+                            scratch);
         else
-            *state = weigh_row(head->map, head->parameter, row, count);
+            *state = weigh_row(head->map, head->parameter, row, count, scratch);
     }
     clear(row, seen.count, most);
 }
@@ -160,7 +165,7 @@ static void attend_head(const Attention *a, Head head, Space s, const int16_t *d
         for (int64_t row = 0; row < rows; row++) {
             int64_t query = head.number * a->queries + first + row;
             float *weights = s.weights + row * step;
-            weigh(&head, weights, seen[row], most, a->states + query, false);
+            weigh(&head, weights, seen[row], most, a->states + query, false, s.row);
             if (observed) {
                 memcpy(observed + query * a->keys, weights, sizeof *weights * (size_t)most);
                 clear(observed + query * a->keys, most, a->keys);
@@ -221,11 +226,11 @@ static void pull_back_head(const Attention *a, Head head, Space s, const int16_t
             float *weights = s.weights + row * step, *gradient = s.inner + row * step;
             const int16_t *drawn = draws ? draws + (first + row) * a->keys : NULL;
             RowState *state = a->states + head.number * a->queries + first + row;
-            weigh(&head, weights, seen[row], most, state, true);
+            weigh(&head, weights, seen[row], most, state, true, s.row);
             if (drawn) drop(a, gradient, drawn, seen[row].count);
             if (seen[row].count > 0)
                 pull_back_row(head.map, head.parameter, weights, gradient,
-                              (size_t)seen[row].count, parameter_gradient);
+                              (size_t)seen[row].count, parameter_gradient, s.row);
             clear(gradient, seen[row].count, most);
             if (drawn) drop(a, weights, drawn, seen[row].count);
         }
@@ -241,34 +246,70 @@ static void pull_back_head(const Attention *a, Head head, Space s, const int16_t
     }
 }
 
+EXPORT_SIZE(Attention)
+EXPORT_SIZE(Gradients)
+
+static int64_t check(const Attention *a, int64_t first, int64_t count, int64_t threads) {
+    REQUIRE(is_size(a->sentences) && is_size(a->heads) && a->heads > 0);
+    REQUIRE(is_size(a->queries) && is_size(a->keys) && is_size(a->width));
+    REQUIRE(a->query_step >= a->heads * a->width && a->key_step >= a->heads * a->width);
+    REQUIRE(is_there(a->query, a->sentences * a->queries * a->width));
+    REQUIRE(is_there(a->key, a->sentences * a->keys * a->width) && !a->key == !a->value);
+    REQUIRE(is_there(a->states, a->sentences * a->queries) && a->parameters);
+    REQUIRE(0 <= first && 0 <= count && count <= a->sentences * a->heads - first);
+    REQUIRE(are_threads(threads));
+    for (int64_t head = 0; head < a->heads; head++)
+        REQUIRE(is_score_map(a->map, a->parameters[head]));
+    return 0;
+}
+
+// Numbers that each thread needs to work in; -1: the sizes are beyond all memory.
+int64_t attention_space(const Attention *a) {
+    int64_t size;
+    if (!is_size(a->keys) || !is_size(a->width)) return -1;
+    cut_space(a, NULL, &size);
+    return size;
+}
+
 // output [sentences, queries, heads, width], of some of the heads of sentences; draws [count,
 // queries, keys] are of these only. `observed` [sentences, heads, queries, keys] may be NULL, as
-// may `draws`: then nothing is dropped.
-void attend(const Attention *a, int64_t first, int64_t count, const int16_t *draws, float *output,
-            float *observed, int threads) {
-#pragma omp parallel num_threads(threads)
+// may `draws`: then nothing is dropped. `space` [threads, attention_space].
+int64_t attend(const Attention *a, int64_t first, int64_t count, const int16_t *draws, float *output,
+               float *observed, float *space, int64_t threads) {
+    const int64_t refused = check(a, first, count, threads);
+    if (refused) return refused;
+    REQUIRE(is_there(output, a->sentences * a->queries * a->width) && space);
+#pragma omp parallel num_threads((int)threads)
     {
-        Space space = make_space(a);
+        int64_t size = attention_space(a);
+        Space own = cut_space(a, space + omp_get_thread_num() * size, &size);
 #pragma omp for schedule(dynamic)
         for (int64_t index = 0; index < count; index++) {
             const int16_t *drawn = draws ? draws + index * a->queries * a->keys : NULL;
-            attend_head(a, find_head(a, first + index), space, drawn, output, observed);
+            attend_head(a, find_head(a, first + index), own, drawn, output, observed);
         }
-        free(space.key_columns);
     }
+    return 0;
 }
 
 // The gradients of all that `attend` has taken.
-void attend_backward(const Attention *a, int64_t first, int64_t count, const int16_t *draws,
-                     const Gradients *gradients, int threads) {
-#pragma omp parallel num_threads(threads)
+int64_t attend_backward(const Attention *a, int64_t first, int64_t count, const int16_t *draws,
+                        const Gradients *gradients, float *space, int64_t threads) {
+    const int64_t refused = check(a, first, count, threads);
+    if (refused) return refused;
+    REQUIRE(a->map <= RELU && space);
+    REQUIRE(is_there(gradients->outer, a->sentences * a->queries * a->width));
+    REQUIRE(!gradients->query == !a->query);
+    REQUIRE(!gradients->key == !a->key && !gradients->value == !a->value);
+#pragma omp parallel num_threads((int)threads)
     {
-        Space space = make_space(a);
+        int64_t size = attention_space(a);
+        Space own = cut_space(a, space + omp_get_thread_num() * size, &size);
 #pragma omp for schedule(dynamic)
         for (int64_t index = 0; index < count; index++) {
             const int16_t *drawn = draws ? draws + index * a->queries * a->keys : NULL;
-            pull_back_head(a, find_head(a, first + index), space, drawn, *gradients);
+            pull_back_head(a, find_head(a, first + index), own, drawn, *gradients);
         }
-        free(space.key_columns);
     }
+    return 0;
 }

@@ -2,11 +2,13 @@
 //
 // Sentences lie one behind the other without padding, and a hypothesis attends to just its own past,
 // so no number depends on what else is in the batch. Rows are the tokens that are computed together:
-// R of them, D wide. The structures have the same fields, in the same order, as in engine.py.
+// R of them, D wide. The structures have the same fields, in the same order, as in interface.py.
 
+#include <omp.h>
 #include <stdbool.h>
 #include <string.h>
 
+#include "border.h"
 #include "linear.h"
 #include "products.h"
 #include "score_maps.h"
@@ -34,7 +36,7 @@ typedef struct {
     Linear output;
     Kind kind;
     LayerNorm norm;
-} Attention;
+} AttentionLayer;
 
 typedef struct {
     Linear input, output;
@@ -42,7 +44,7 @@ typedef struct {
 } FeedForward;
 
 typedef struct {
-    Attention self, cross;
+    AttentionLayer self, cross;
     FeedForward feed_forward;
 } Layer;
 
@@ -61,8 +63,8 @@ typedef struct {
 } Memory;
 
 typedef struct {
-    int64_t threads;
-    int64_t batch, width;  // sentences, and hypotheses of each
+    int64_t sentences;     // that were encoded
+    int64_t batch, width;  // those left, and hypotheses of each
     int64_t position;      // of the tokens that are read now
     int64_t most_width, most_positions;  // there is memory for; positions come CHUNK at a time
     const int64_t *rows;     // [batch]: where a sentence is in what follows
@@ -72,15 +74,28 @@ typedef struct {
     int32_t *descent;        // [batch][width][most_positions]: of which hypothesis each is the child
 } Batch;
 
-// Memory to work in, for R rows of B sentences.
+// Memory to work in, for R rows of B sentences. Each thread has its own for attention.
 typedef struct {
+    int64_t rows, threads;
+    int64_t attention_size;  // of one thread: attention_scratch
+    float *attention;        // [threads, attention_size]
     float *projected;  // [R, 3 D]
     float *attended;   // [R, D]
     float *buffer;     // [R, D]
     float *hidden;     // [R, width of the feed-forward layers]
     float *packed;     // [R + B PANEL, D], for encoding
-    float *scratch;    // of linear layers
+    float *scratch;    // of linear layers: [R, linear_scratch], for 8 bits
 } Workspace;
+
+EXPORT_SIZE(LayerNorm)
+EXPORT_SIZE(Kind)
+EXPORT_SIZE(AttentionLayer)
+EXPORT_SIZE(FeedForward)
+EXPORT_SIZE(Layer)
+EXPORT_SIZE(Stack)
+EXPORT_SIZE(Memory)
+EXPORT_SIZE(Batch)
+EXPORT_SIZE(Workspace)
 
 // ------------------------------------------------------------------------------------- norms
 
@@ -136,7 +151,7 @@ static const float *enter(const Stack *stack, const LayerNorm *norm, const float
                           float *buffer, int64_t threads) {
     if (!stack->pre_norm) return x;
     const int64_t dim = stack->dim;
-#pragma omp parallel for num_threads(threads) if (rows * dim > FEW_NUMBERS)
+#pragma omp parallel for num_threads((int)threads) if (rows * dim > FEW_NUMBERS)
     for (int64_t row = 0; row < rows; row++)
         normalize_row(x + row * dim, dim, *norm, stack->epsilon, buffer + row * dim);
     return buffer;
@@ -146,7 +161,7 @@ static const float *enter(const Stack *stack, const LayerNorm *norm, const float
 static void leave(const Stack *stack, const LayerNorm *norm, float *x, const float *y, int64_t rows,
                   int64_t threads) {
     const int64_t dim = stack->dim;
-#pragma omp parallel for num_threads(threads) if (rows * dim > FEW_NUMBERS)
+#pragma omp parallel for num_threads((int)threads) if (rows * dim > FEW_NUMBERS)
     for (int64_t row = 0; row < rows; row++) {
         float *to = x + row * dim;
         for (int64_t place = 0; place < dim; place++) to[place] += y[row * dim + place];
@@ -196,15 +211,34 @@ static void add_values(const float *weights, const float *values, int64_t distan
     }
 }
 
+// Scores of a block of queries, scratch memory of a row, and pointers to the keys of a past.
+typedef struct {
+    float *scores, *row;
+    float **past;
+} Scratch;
+
+// Numbers that a thread needs for attention to at most so many keys; -1: beyond all memory.
+int64_t attention_scratch(int64_t keys) {
+    if (!is_size(keys)) return -1;
+    const int64_t pointers = 2 * keys, scores = MOST_ROWS * (int64_t)round_up((size_t)keys);
+    return in_panels(pointers) + in_panels(scores + (int64_t)row_scratch((size_t)keys));
+}
+
+static Scratch scratch_of_thread(const Workspace *work, int64_t keys) {
+    float *own = work->attention + omp_get_thread_num() * work->attention_size;
+    float *scores = own + in_panels(2 * keys);
+    return (Scratch){scores, scores + MOST_ROWS * round_up((size_t)keys), (float **)own};
+}
+
 // One head of some queries of a sentence to its packed keys. Rows of queries and of out lie at
 // `distance` and dim, values at value_distance.
 static void attend_head(const Kind *kind, int64_t head, const float *query, int64_t distance,
                         int64_t num_queries, const float *packed, const float *values,
                         int64_t value_distance, int64_t keys, int64_t head_dim, float *out,
-                        int64_t dim) {
+                        int64_t dim, Scratch scratch) {
     const int64_t length = (int64_t)round_up((size_t)keys);
     const Right right = {packed, PANEL, PANEL * head_dim};
-    float scores[MOST_ROWS * length];
+    float *scores = scratch.scores;
     for (int64_t first = 0; first < num_queries; first += MOST_ROWS) {
         const Left left = {query + first * distance, distance, 1};
         const int64_t count = num_queries - first < MOST_ROWS ? num_queries - first : MOST_ROWS;
@@ -212,7 +246,8 @@ static void attend_head(const Kind *kind, int64_t head, const float *query, int6
                 result_at(scores, length, length, 1.0f / sqrtf((float)head_dim)));
         for (int64_t row = 0; row < count; row++) {
             float *weights = scores + row * length;
-            weigh_row((enum ScoreMap)kind->map, kind->parameters[head], weights, (size_t)keys);
+            weigh_row((enum ScoreMap)kind->map, kind->parameters[head], weights, (size_t)keys,
+                      scratch.row);
             add_values(weights, values, value_distance, keys, head_dim, out + (first + row) * dim);
         }
     }
@@ -220,9 +255,9 @@ static void attend_head(const Kind *kind, int64_t head, const float *query, int6
 
 // Self-attention of whole sentences: attended [R, D] of projected [R, 3, D].
 static void attend_sentences(const Stack *stack, const Kind *kind, const int64_t *starts,
-                             int64_t batch, const Workspace *work, int64_t threads) {
+                             int64_t batch, const Workspace *work) {
     const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) collapse(2) \
+#pragma omp parallel for num_threads((int)work->threads) schedule(dynamic) collapse(2) \
     if (starts[batch] * dim > FEW_NUMBERS)
     for (int64_t sentence = 0; sentence < batch; sentence++) {
         for (int64_t head = 0; head < heads; head++) {
@@ -231,17 +266,19 @@ static void attend_sentences(const Stack *stack, const Kind *kind, const int64_t
             float *packed = packed_keys(work->packed, starts, sentence, head, dim, head_dim);
             pack_columns(query + dim, 3 * dim, length, head_dim, packed);
             attend_head(kind, head, query, 3 * dim, length, packed, query + 2 * dim, 3 * dim,
-                        length, head_dim, work->attended + start * dim + head * head_dim, dim);
+                        length, head_dim, work->attended + start * dim + head * head_dim, dim,
+                        scratch_of_thread(work, length));
         }
     }
 }
 
 // Attention of all hypotheses to their sources: out [R, D] of queries [R, D].
 static void attend_memory(const Stack *stack, const Kind *kind, const Memory *memory,
-                          const Batch *batch, const float *query, float *out) {
+                          const Batch *batch, const float *query, float *out,
+                          const Workspace *work) {
     const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
     const int64_t width = batch->width;
-#pragma omp parallel for num_threads(batch->threads) schedule(dynamic) collapse(2) \
+#pragma omp parallel for num_threads((int)work->threads) schedule(dynamic) collapse(2) \
     if (batch->batch * width * dim > FEW_NUMBERS)
     for (int64_t index = 0; index < batch->batch; index++) {
         for (int64_t head = 0; head < heads; head++) {
@@ -251,7 +288,7 @@ static void attend_memory(const Stack *stack, const Kind *kind, const Memory *me
             attend_head(kind, head, query + place, dim, width,
                         packed_keys(memory->keys, batch->starts, sentence, head, dim, head_dim),
                         memory->key_values + (2 * start + 1) * dim + head * head_dim, 2 * dim,
-                        length, head_dim, out + place, dim);
+                        length, head_dim, out + place, dim, scratch_of_thread(work, length));
         }
     }
 }
@@ -273,16 +310,17 @@ INLINE float *slot(const Stack *stack, const Batch *batch, int64_t layer, int64_
 }
 
 // Attention of one hypothesis to its own past, all heads: out [D] of its query [D].
-static void attend_past(const Stack *stack, const Kind *kind, float *const *past, int64_t length,
+static void attend_past(const Stack *stack, const Kind *kind, Scratch scratch, int64_t length,
                         const float *query, float *out) {
     const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
     const float scale = 1.0f / sqrtf((float)head_dim);
-    float scores[round_up((size_t)length)];
+    float *const *past = scratch.past, *scores = scratch.scores;
     for (int64_t head = 0; head < heads; head++) {
         const int64_t first = head * head_dim;
         for (int64_t key = 0; key < length; key++)
             scores[key] = dot(query + first, past[key] + first, head_dim) * scale;
-        weigh_row((enum ScoreMap)kind->map, kind->parameters[head], scores, (size_t)length);
+        weigh_row((enum ScoreMap)kind->map, kind->parameters[head], scores, (size_t)length,
+                  scratch.row);
         memset(out + first, 0, sizeof(float) * (size_t)head_dim);
         for (int64_t key = 0; key < length; key++) {
             if (scores[key] == 0.0f) continue;
@@ -295,26 +333,27 @@ static void attend_past(const Stack *stack, const Kind *kind, float *const *past
 
 // Appends the keys and values of this position, and attends: out [R, D] of [R, 3, D].
 static void attend_pasts(const Stack *stack, const Batch *batch, int64_t layer,
-                         const float *projected, float *out) {
+                         const float *projected, float *out, const Workspace *work) {
     const Kind *kind = &stack->layers[layer].self.kind;
     const int64_t dim = stack->dim, width = batch->width, length = batch->position + 1;
-#pragma omp parallel for num_threads(batch->threads) if (batch->batch * width * dim > FEW_NUMBERS)
+#pragma omp parallel for num_threads((int)work->threads) \
+    if (batch->batch * width * dim > FEW_NUMBERS)
     for (int64_t row = 0; row < batch->batch * width; row++) {
         const int64_t sentence = batch->rows[row / width];
         const float *query = projected + row * 3 * dim;
         int32_t *descent = batch->descent + row * batch->most_positions;
         descent[batch->position] = (int32_t)(row % width);
-        float *past[length];
+        const Scratch scratch = scratch_of_thread(work, length);
         for (int64_t key = 0; key < length; key++)
-            past[key] = slot(stack, batch, layer, sentence, key, descent[key]);
-        memcpy(past[length - 1], query + dim, sizeof(float) * 2 * (size_t)dim);
-        attend_past(stack, kind, past, length, query, out + row * dim);
+            scratch.past[key] = slot(stack, batch, layer, sentence, key, descent[key]);
+        memcpy(scratch.past[length - 1], query + dim, sizeof(float) * 2 * (size_t)dim);
+        attend_past(stack, kind, scratch, length, query, out + row * dim);
     }
 }
 
 static void finish_rows(const Kind *kind, float *x, int64_t rows, int64_t dim, int64_t threads) {
     if (kind->norm == NO_NORM && !kind->gate) return;
-#pragma omp parallel for num_threads(threads) if (rows * dim > FEW_NUMBERS)
+#pragma omp parallel for num_threads((int)threads) if (rows * dim > FEW_NUMBERS)
     for (int64_t row = 0; row < rows; row++) finish_heads(kind, x + row * dim, dim);
 }
 
@@ -323,38 +362,103 @@ static void finish_rows(const Kind *kind, float *x, int64_t rows, int64_t dim, i
 static void finish_stack(const Stack *stack, float *x, int64_t rows, int64_t threads) {
     if (!stack->final.gain) return;
     const int64_t dim = stack->dim;
-#pragma omp parallel for num_threads(threads) if (rows * dim > FEW_NUMBERS)
+#pragma omp parallel for num_threads((int)threads) if (rows * dim > FEW_NUMBERS)
     for (int64_t row = 0; row < rows; row++)
         normalize_row(x + row * dim, dim, stack->final, stack->epsilon, x + row * dim);
 }
 
-// Encodes sentences in place: x [R, D] holds their embedded tokens, those of one after the other's.
-void encode(const Stack *stack, const int64_t *starts, int64_t batch, float *x,
-            const Workspace *work, int64_t threads) {
-    const int64_t dim = stack->dim, rows = starts[batch];
+static bool is_kind(const Kind *kind, int64_t heads) {
+    if (kind->norm < NO_NORM || kind->norm > LAYER_NORM || !kind->parameters) return false;
+    for (int64_t head = 0; head < heads; head++)
+        if (!is_score_map(kind->map, kind->parameters[head])) return false;
+    return true;
+}
+
+// Whether a stack is one that the functions below can run; `cross`: a decoder.
+int64_t check_stack(const Stack *stack, int64_t cross) {
+    const int64_t dim = stack->dim, heads = stack->heads, hidden = stack->hidden_dim;
+    REQUIRE(is_size(dim) && is_size(hidden) && is_size(stack->num_layers));
+    REQUIRE(0 < heads && heads <= dim && dim % heads == 0);
+    REQUIRE(stack->layers || stack->num_layers == 0);
     for (int64_t index = 0; index < stack->num_layers; index++) {
         const Layer *layer = stack->layers + index;
-        const Attention *self = &layer->self;
+        REQUIRE(is_linear(&layer->self.input, dim, 3 * dim));
+        REQUIRE(is_linear(&layer->self.output, dim, dim));
+        REQUIRE(is_linear(&layer->feed_forward.input, dim, hidden));
+        REQUIRE(is_linear(&layer->feed_forward.output, hidden, dim));
+        REQUIRE(is_kind(&layer->self.kind, heads));
+        REQUIRE(layer->self.norm.gain && layer->feed_forward.norm.gain);
+        if (!cross) continue;
+        REQUIRE(is_linear(&layer->cross.input, dim, dim));
+        REQUIRE(is_linear(&layer->cross.key_value, dim, 2 * dim));
+        REQUIRE(is_linear(&layer->cross.output, dim, dim));
+        REQUIRE(is_kind(&layer->cross.kind, heads));
+        REQUIRE(layer->cross.norm.gain);
+    }
+    return 0;
+}
+
+// Whether there is a workspace for so many rows, and for attention to so many keys.
+static int64_t check_workspace(const Stack *stack, const Workspace *work, int64_t rows,
+                               int64_t keys) {
+    REQUIRE(is_size(rows) && rows <= work->rows && are_threads(work->threads) && is_size(keys));
+    REQUIRE(work->attention && attention_scratch(keys) <= work->attention_size);
+    REQUIRE(is_there(work->projected, rows) && is_there(work->attended, rows));
+    REQUIRE(is_there(work->buffer, rows) && is_there(work->hidden, rows));
+    const bool needs_scratch = stack->num_layers > 0 && stack->layers[0].self.input.weight8;
+    REQUIRE(!needs_scratch || is_there(work->scratch, rows));
+    return 0;
+}
+
+// The same for whole sentences, which lie one behind the other.
+static int64_t check_sentences(const Stack *stack, const int64_t *starts, int64_t batch,
+                               const Workspace *work) {
+    int64_t longest = 0;
+    REQUIRE(is_size(batch) && starts && starts[0] == 0);
+    for (int64_t sentence = 0; sentence < batch; sentence++) {
+        const int64_t length = starts[sentence + 1] - starts[sentence];
+        REQUIRE(starts[sentence + 1] <= work->rows && length >= 0);
+        if (length > longest) longest = length;
+    }
+    return check_workspace(stack, work, starts[batch], longest);
+}
+
+// Encodes sentences in place: x [R, D] holds their embedded tokens, those of one after the other's.
+int64_t encode(const Stack *stack, const int64_t *starts, int64_t batch, float *x,
+               const Workspace *work) {
+    const int64_t refused = check_sentences(stack, starts, batch, work);
+    if (refused) return refused;
+    REQUIRE(is_there(x, starts[batch]) && is_there(work->packed, starts[batch]));
+    const int64_t dim = stack->dim, rows = starts[batch], threads = work->threads;
+    for (int64_t index = 0; index < stack->num_layers; index++) {
+        const Layer *layer = stack->layers + index;
+        const AttentionLayer *self = &layer->self;
         const float *input = enter(stack, &self->norm, x, rows, work->buffer, threads);
         linear(&self->input, input, rows, work->projected, false, work->scratch, threads);
-        attend_sentences(stack, &self->kind, starts, batch, work, threads);
+        attend_sentences(stack, &self->kind, starts, batch, work);
         finish_rows(&self->kind, work->attended, rows, dim, threads);
         linear(&self->output, work->attended, rows, work->buffer, false, work->scratch, threads);
         leave(stack, &self->norm, x, work->buffer, rows, threads);
         feed_forward(stack, &layer->feed_forward, x, rows, work, threads);
     }
     finish_stack(stack, x, rows, threads);
+    return 0;
 }
 
 // Projects encoded sentences [R, D] to what the layers of a decoder attend to.
-void remember(const Stack *stack, const int64_t *starts, int64_t batch, const float *encoded,
-              const Memory *memories, const Workspace *work, int64_t threads) {
+int64_t remember(const Stack *stack, const int64_t *starts, int64_t batch, const float *encoded,
+                 const Memory *memories, const Workspace *work) {
+    const int64_t refused = check_sentences(stack, starts, batch, work), threads = work->threads;
+    if (refused) return refused;
+    REQUIRE(is_there(encoded, starts[batch]) && is_there(memories, stack->num_layers));
     const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
     for (int64_t index = 0; index < stack->num_layers; index++) {
         const Memory *memory = memories + index;
+        REQUIRE(is_there(memory->keys, batch) && is_there(memory->key_values, starts[batch]));
         linear(&stack->layers[index].cross.key_value, encoded, starts[batch], memory->key_values,
                false, work->scratch, threads);
-#pragma omp parallel for num_threads(threads) collapse(2) if (starts[batch] * dim > FEW_NUMBERS)
+#pragma omp parallel for num_threads((int)threads) collapse(2) \
+    if (starts[batch] * dim > FEW_NUMBERS)
         for (int64_t sentence = 0; sentence < batch; sentence++) {
             for (int64_t head = 0; head < heads; head++) {
                 const int64_t start = starts[sentence], length = starts[sentence + 1] - start;
@@ -364,30 +468,63 @@ void remember(const Stack *stack, const int64_t *starts, int64_t batch, const fl
             }
         }
     }
+    return 0;
 }
 
 int64_t chunk_size(void) { return CHUNK; }
 
+// Whether every place that `decode` will read or write is in the memory that there is.
+static int64_t check_batch(const Stack *stack, const Batch *batch, const Workspace *work) {
+    int64_t longest = batch->position + 1;
+    REQUIRE(is_size(batch->sentences) && is_size(batch->batch));
+    REQUIRE(0 < batch->width && batch->width <= batch->most_width && is_size(batch->most_width));
+    REQUIRE(0 <= batch->position && batch->position < batch->most_positions);
+    if (batch->batch == 0) return 0;
+    REQUIRE(batch->rows && batch->starts && batch->descent);
+    REQUIRE(is_there(batch->memories, stack->num_layers));
+    REQUIRE(is_there(batch->pasts, stack->num_layers));
+    for (int64_t index = 0; index < batch->batch; index++) {
+        const int64_t sentence = batch->rows[index];
+        REQUIRE(0 <= sentence && sentence < batch->sentences);
+        const int64_t length = batch->starts[sentence + 1] - batch->starts[sentence];
+        if (length > longest) longest = length;
+    }
+    const int64_t refused = check_workspace(stack, work, batch->batch * batch->width, longest);
+    if (refused) return refused;
+    uint32_t most = 0;
+    for (int64_t row = 0; row < batch->batch * batch->width; row++) {
+        const int32_t *descent = batch->descent + row * batch->most_positions;
+        for (int64_t key = 0; key < batch->position; key++)
+            most = (uint32_t)descent[key] > most ? (uint32_t)descent[key] : most;
+    }
+    REQUIRE(most < batch->most_width);
+    return 0;
+}
+
 // One position: x [R, D] holds the embedded tokens of all hypotheses, and then the decoder's output.
-void decode(const Stack *stack, const Batch *batch, float *x, const Workspace *work) {
-    const int64_t dim = stack->dim, rows = batch->batch * batch->width, threads = batch->threads;
+int64_t decode(const Stack *stack, const Batch *batch, float *x, const Workspace *work) {
+    const int64_t dim = stack->dim, rows = batch->batch * batch->width, threads = work->threads;
+    const int64_t refused = check_batch(stack, batch, work);
+    if (refused) return refused;
+    REQUIRE(is_there(x, rows));
     for (int64_t index = 0; index < stack->num_layers; index++) {
         const Layer *layer = stack->layers + index;
-        const Attention *self = &layer->self, *cross = &layer->cross;
+        const AttentionLayer *self = &layer->self, *cross = &layer->cross;
         const float *input = enter(stack, &self->norm, x, rows, work->buffer, threads);
         linear(&self->input, input, rows, work->projected, false, work->scratch, threads);
-        attend_pasts(stack, batch, index, work->projected, work->attended);
+        attend_pasts(stack, batch, index, work->projected, work->attended, work);
         finish_rows(&self->kind, work->attended, rows, dim, threads);
         linear(&self->output, work->attended, rows, work->buffer, false, work->scratch, threads);
         leave(stack, &self->norm, x, work->buffer, rows, threads);
         input = enter(stack, &cross->norm, x, rows, work->buffer, threads);
         linear(&cross->input, input, rows, work->projected, false, work->scratch, threads);
         attend_memory(stack, &cross->kind, batch->memories + index, batch, work->projected,
-                      work->attended);
+                      work->attended, work);
         finish_rows(&cross->kind, work->attended, rows, dim, threads);
         linear(&cross->output, work->attended, rows, work->buffer, false, work->scratch, threads);
         leave(stack, &cross->norm, x, work->buffer, rows, threads);
         feed_forward(stack, &layer->feed_forward, x, rows, work, threads);
     }
     finish_stack(stack, x, rows, threads);
+    return 0;
 }

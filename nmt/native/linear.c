@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "border.h"
 #include "products.h"
 
 #define ROWS_AT_ONCE (4 * MOST_ROWS)  // of a panel that one thread works on
@@ -23,6 +24,8 @@ typedef int16_t Input8;
 #define ZERO8 0
 #endif
 
+EXPORT_SIZE(Linear)
+int64_t interface_version(void) { return INTERFACE_VERSION; }
 int64_t panel_size(void) { return PANEL; }
 int64_t group_size(void) { return GROUP; }
 int64_t input_zero(void) { return ZERO8; }
@@ -134,11 +137,11 @@ void linear(const Linear *layer, const float *x, int64_t rows, float *out, int64
     const int64_t panels = (layer->outputs + PANEL - 1) / PANEL;
     const int64_t parts = (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     const int64_t groups = (layer->inputs + GROUP - 1) / GROUP;
-    const int many = rows * layer->inputs * layer->outputs
+    const int many = (double)(rows * layer->inputs) * (double)layer->outputs
                      > (layer->weight8 ? MANY_PRODUCTS8 : MANY_PRODUCTS);
     float *steps = scratch;
     Input8 *numbers = (Input8 *)(scratch + rows);
-#pragma omp parallel num_threads(threads) if (many)
+#pragma omp parallel num_threads((int)threads) if (many)
     {
         if (layer->weight8) {
 #pragma omp for
@@ -161,4 +164,21 @@ void linear(const Linear *layer, const float *x, int64_t rows, float *out, int64
             }
         }
     }
+}
+
+bool is_linear(const Linear *layer, int64_t inputs, int64_t outputs) {
+    if (layer->inputs != inputs || layer->outputs != outputs) return false;
+    if (inputs < 1 || outputs < 1 || !is_size(inputs) || !is_size(outputs)) return false;
+    if (layer->weight8) return !layer->weight && layer->scales && layer->offsets;
+    return layer->weight != NULL;
+}
+
+// One layer for itself; `scratch` [rows * linear_scratch(inputs)] is needed by 8-bit layers only.
+int64_t apply_linear(const Linear *layer, const float *x, int64_t rows, float *out, int64_t relu,
+                     float *scratch, int64_t threads) {
+    REQUIRE(is_linear(layer, layer->inputs, layer->outputs) && is_size(rows));
+    REQUIRE(is_there(x, rows) && is_there(out, rows) && are_threads(threads));
+    REQUIRE(!layer->weight8 || is_there(scratch, rows));
+    linear(layer, x, rows, out, relu, scratch, threads);
+    return 0;
 }

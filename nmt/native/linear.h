@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <stdbool.h>
+
 #include "vectors.h"
 
 // Exactly one of `weight` and `weight8` is there. Both are panels of PANEL outputs.
@@ -14,8 +16,14 @@ typedef struct {
     const float *bias;       // [outputs], or NULL
 } Linear;
 
+// Whether all is there for a layer of this shape.
+bool is_linear(const Linear *layer, int64_t inputs, int64_t outputs);
+
+// Numbers of scratch memory that 8-bit layers need for a row.
+INLINE int64_t linear_scratch(int64_t inputs) { return inputs + 2; }
+
 // out [rows, outputs] = x [rows, inputs] weight^T + bias, and ReLU of it if asked for. A row has the
-// same bits whatever the number of rows and threads. 8-bit layers need scratch memory for
-// rows * (2 + inputs) numbers.
+// same bits whatever the number of rows and threads. 8-bit layers need scratch memory of
+// rows * linear_scratch(inputs) numbers.
 void linear(const Linear *layer, const float *x, int64_t rows, float *out, int64_t relu,
             float *scratch, int64_t threads);

@@ -1,5 +1,6 @@
 // The softmax of the loss, a row of logits in the cache at a time.
 
+#include "border.h"
 #include "vectors.h"
 
 static float softmax_row(float *row, int64_t count) {
@@ -24,8 +25,12 @@ static float softmax_row(float *row, int64_t count) {
 }
 
 // Overwrites logits [rows, count] by probabilities; the logarithms of what normalises each row.
-void softmax_rows(float *logits, int64_t rows, int64_t count, float *normalisers, int threads) {
-#pragma omp parallel for num_threads(threads)
+int64_t softmax_rows(float *logits, int64_t rows, int64_t count, float *normalisers,
+                     int64_t threads) {
+    REQUIRE(is_size(rows) && is_size(count) && are_threads(threads));
+    REQUIRE(is_there(logits, rows * count) && is_there(normalisers, rows));
+#pragma omp parallel for num_threads((int)threads)
     for (int64_t row = 0; row < rows; row++)
         normalisers[row] = softmax_row(logits + row * count, count);
+    return 0;
 }

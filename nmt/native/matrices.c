@@ -1,9 +1,8 @@
 // Products of large matrices, as training has them: cut into blocks for the cache and the threads.
 // A number is always one sum in the same order, whatever the blocks and threads.
 
+#include "border.h"
 #include "products.h"
-
-#include <stdlib.h>
 
 #define ROWS 96     // of a block: a multiple of MOST_ROWS
 #define INNER 1024  // added up at once
@@ -31,16 +30,28 @@ static void multiply_block(const float *left, int64_t left_step, Right right, in
     }
 }
 
+EXPORT_SIZE(Dropout)
+EXPORT_SIZE(Result)
+
+// Numbers that the right side needs when it is laid out; -1: the sizes are beyond all memory.
+int64_t packed_size(int64_t inner, int64_t columns) {
+    if (!is_size(inner) || !is_size(columns)) return -1;
+    return in_panels(columns) * (inner + 1);
+}
+
 // result [rows, columns] = left [rows, inner] right [inner, columns]; `transposed`: the right side
-// is given as [columns, inner].
+// is given as [columns, inner]. `packed` [packed_size] is memory to work in.
 //
 // Measured against MKL with the shapes of training: the gradients of inputs take a tenth less time.
 // Those of weights would take a fifth more; they are left to it.
-void multiply_matrices(const float *left, const float *right, int transposed, int64_t rows,
-                       int64_t inner, const Result *to, int threads) {
+int64_t multiply_matrices(const float *left, const float *right, int64_t transposed, int64_t rows,
+                          int64_t inner, const Result *to, float *packed, int64_t threads) {
     const int64_t columns = to->columns, panels = in_panels(columns) / PANEL;
-    float *packed = aligned_alloc(64, sizeof(float) * (size_t)(panels * PANEL * (inner + 1)));
-#pragma omp parallel num_threads(threads)
+    REQUIRE(is_size(rows) && is_size(inner) && is_size(columns) && to->step >= columns);
+    REQUIRE(is_there(left, rows * inner) && is_there(right, inner * columns));
+    REQUIRE(is_there(packed, columns) && is_there(to->numbers, rows * columns));
+    REQUIRE(are_threads(threads));
+#pragma omp parallel num_threads((int)threads)
     {
 #pragma omp for
         for (int64_t panel = 0; panel < panels; panel++) {
@@ -56,5 +67,5 @@ void multiply_matrices(const float *left, const float *right, int transposed, in
             multiply_block(left + row * inner, inner, (Right){packed, PANEL, PANEL * inner},
                            smaller(ROWS, rows - row), inner, from_row(*to, row));
     }
-    free(packed);
+    return 0;
 }

@@ -3,9 +3,9 @@
 // Gradients of what all rows share are sums over parts of the rows, the same parts whatever the
 // number of threads, added in their order.
 
-#include <stdlib.h>
 #include <string.h>
 
+#include "border.h"
 #include "products.h"
 
 #define PARTS 32
@@ -19,8 +19,11 @@ static Rows rows_of_part(int64_t rows, int64_t part) {
     return (Rows){first < rows ? first : rows, first + size < rows ? first + size : rows};
 }
 
-static float *make_sums(int64_t count) {
-    return calloc((size_t)(PARTS * count), sizeof(float));
+// Numbers, all 0, that derivatives need to add up in; -1: the width is beyond all memory.
+int64_t norm_sums(int64_t width) { return is_size(width) ? PARTS * 2 * width : -1; }
+
+static int are_sizes(int64_t rows, int64_t width, int64_t threads) {
+    return is_size(rows) && is_size(width) && are_threads(threads);
 }
 
 // Adds up the sums of all parts.
@@ -35,9 +38,11 @@ INLINE size_t part_from(int64_t place, int64_t width) { return (size_t)(width - 
 INLINE Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
 
 // out = sigmoid(gate x) gain x / rms(x), and 1 / rms(x) of each row; the gate may be NULL.
-void gated_rms_norm(const float *x, const float *gain, const float *gate, int64_t rows,
-                    int64_t width, float epsilon, float *out, float *scales, int threads) {
-#pragma omp parallel for num_threads(threads)
+int64_t gated_rms_norm(const float *x, const float *gain, const float *gate, int64_t rows,
+                       int64_t width, float epsilon, float *out, float *scales, int64_t threads) {
+    REQUIRE(are_sizes(rows, width, threads) && is_there(gain, width) && is_there(scales, rows));
+    REQUIRE(is_there(x, rows * width) && is_there(out, rows * width));
+#pragma omp parallel for num_threads((int)threads)
     for (int64_t row = 0; row < rows; row++) {
         const float *from = x + row * width;
         float *to = out + row * width;
@@ -56,6 +61,7 @@ void gated_rms_norm(const float *x, const float *gain, const float *gate, int64_
             store_part(to + place, part, y);
         }
     }
+    return 0;
 }
 
 typedef struct {
@@ -63,6 +69,8 @@ typedef struct {
     float *inner;                                   // that of x
     int64_t width;
 } RmsBackward;
+
+EXPORT_SIZE(RmsBackward)
 
 // With s = sigmoid(w z), a = dy s, b = a z, q = b (1 - s), r = 1 / rms(z): adds r b and r z q to
 // the sums, and writes dz = r (a g + q g w) - z r^3 mean(b g).
@@ -95,11 +103,15 @@ static void pull_back_rms_row(const RmsBackward *n, int64_t row, float *gain_sum
     }
 }
 
-// The gradients of x, gain and gate; the last may be NULL, as the gate.
-void gated_rms_norm_backward(const RmsBackward *n, int64_t rows, float *gain_gradient,
-                             float *gate_gradient, int threads) {
-    float *sums = make_sums(2 * n->width);
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
+// The gradients of x, gain and gate; the last may be NULL, as the gate. `sums` [norm_sums].
+int64_t gated_rms_norm_backward(const RmsBackward *n, int64_t rows, float *gain_gradient,
+                                float *gate_gradient, float *sums, int64_t threads) {
+    const int64_t width = n->width;
+    REQUIRE(are_sizes(rows, width, threads) && is_there(gain_gradient, width));
+    REQUIRE(is_there(sums, width) && is_there(n->gain, width) && !n->gate == !gate_gradient);
+    REQUIRE(is_there(n->x, rows * width) && is_there(n->scales, rows));
+    REQUIRE(is_there(n->outer, rows * width) && is_there(n->inner, rows * width));
+#pragma omp parallel for num_threads((int)threads) schedule(dynamic)
     for (int64_t part = 0; part < PARTS; part++) {
         float *own = sums + part * 2 * n->width;
         Rows some = rows_of_part(rows, part);
@@ -111,7 +123,7 @@ void gated_rms_norm_backward(const RmsBackward *n, int64_t rows, float *gain_gra
         add_parts(sums + n->width, 2 * n->width, n->width, gate_gradient);
         for (int64_t place = 0; place < n->width; place++) gate_gradient[place] *= n->gain[place];
     }
-    free(sums);
+    return 0;
 }
 
 typedef struct {
@@ -122,6 +134,13 @@ typedef struct {
     float *sums;           // residual + dropout(x): what is normed
     float *means, *scales; // [rows]: of each, and 1 / its deviation
 } AddNorm;
+
+EXPORT_SIZE(AddNorm)
+
+static int is_whole(const AddNorm *n) {
+    return is_there(n->gain, n->width) && is_there(n->sums, n->rows * n->width) &&
+           is_there(n->means, n->rows) && is_there(n->scales, n->rows);
+}
 
 INLINE Vector factors(const AddNorm *n, int64_t place) {
     return n->draws ? dropout_factors(n->dropout, n->draws + place) : all(1.0f);
@@ -156,11 +175,15 @@ static void add_norm_row(const AddNorm *n, const float *residual, const float *x
 }
 
 // out = LayerNorm(residual + dropout(x)).
-void add_norm(const AddNorm *n, const float *residual, const float *x, const float *bias,
-              float epsilon, float *out, int threads) {
-#pragma omp parallel for num_threads(threads)
+int64_t add_norm(const AddNorm *n, const float *residual, const float *x, const float *bias,
+                 float epsilon, float *out, int64_t threads) {
+    const int64_t count = n->rows * n->width;
+    REQUIRE(are_sizes(n->rows, n->width, threads) && is_whole(n) && is_there(bias, n->width));
+    REQUIRE(is_there(residual, count) && is_there(x, count) && is_there(out, count));
+#pragma omp parallel for num_threads((int)threads)
     for (int64_t row = 0; row < n->rows; row++)
         add_norm_row(n, residual, x, bias, epsilon, row, out);
+    return 0;
 }
 
 // With y the normed row and g = dy gain: the gradient of what is normed is scale (g - mean(g) -
@@ -192,11 +215,15 @@ static void pull_back_add_norm_row(const AddNorm *n, const float *outer, int64_t
     }
 }
 
-// The gradients of the residual, of x, gain and bias.
-void add_norm_backward(const AddNorm *n, const float *outer, float *residual, float *x,
-                       float *gain_gradient, float *bias_gradient, int threads) {
-    float *sums = make_sums(2 * n->width);
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
+// The gradients of the residual, of x, gain and bias. `sums` [norm_sums].
+int64_t add_norm_backward(const AddNorm *n, const float *outer, float *residual, float *x,
+                          float *gain_gradient, float *bias_gradient, float *sums,
+                          int64_t threads) {
+    const int64_t count = n->rows * n->width, width = n->width;
+    REQUIRE(are_sizes(n->rows, n->width, threads) && is_whole(n) && is_there(sums, width));
+    REQUIRE(is_there(outer, count) && is_there(residual, count) && is_there(x, count));
+    REQUIRE(is_there(gain_gradient, width) && is_there(bias_gradient, width));
+#pragma omp parallel for num_threads((int)threads) schedule(dynamic)
     for (int64_t part = 0; part < PARTS; part++) {
         float *own = sums + part * 2 * n->width;
         Rows some = rows_of_part(n->rows, part);
@@ -205,5 +232,5 @@ void add_norm_backward(const AddNorm *n, const float *outer, float *residual, fl
     }
     add_parts(sums, 2 * n->width, n->width, gain_gradient);
     add_parts(sums + n->width, 2 * n->width, n->width, bias_gradient);
-    free(sums);
+    return 0;
 }

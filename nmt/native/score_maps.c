@@ -3,9 +3,10 @@
 #include "score_maps.h"
 
 #include <float.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "border.h"
 
 #define MOST_STEPS 60
 #define LARGEST_WEIGHT 1e12f  // as in nmt/model/activations.py
@@ -88,19 +89,15 @@ static Measure measure_entmax(const float *row, size_t count, float shift, float
 }
 
 static Measure measure(enum ScoreMap map, const float *row, size_t count, float shift, float beta) {
-    switch (map) {
-        case SPARSEMAX: return measure_sparsemax(row, count, shift);
-        case ENTMAX15: return measure_entmax15(row, count, shift);
-        default: return measure_entmax(row, count, shift, beta);
-    }
+    if (map == SPARSEMAX) return measure_sparsemax(row, count, shift);
+    if (map == ENTMAX15) return measure_entmax15(row, count, shift);
+    return measure_entmax(row, count, shift, beta);
 }
 
 static float newton_step(enum ScoreMap map, Measure found, float beta) {
-    switch (map) {
-        case SPARSEMAX: return (found.total - 1.0f) / found.slope;
-        case ENTMAX15: return (found.total - 2.0f * sqrtf(found.total)) / found.slope;
-        default: return -expm1f(-beta * logf(found.total)) / beta * found.total / found.slope;
-    }
+    if (map == SPARSEMAX) return (found.total - 1.0f) / found.slope;
+    if (map == ENTMAX15) return (found.total - 2.0f * sqrtf(found.total)) / found.slope;
+    return -expm1f(-beta * logf(found.total)) / beta * found.total / found.slope;
 }
 
 // The numbers of a row above a bound (and NaN), with their places; returns how many there are.
@@ -172,11 +169,23 @@ static void subtract(float *row, size_t count, float x) {
         store(row + place, load(row + place) - x);
 }
 
+// The scratch memory of a row: room for some of its numbers, their places and what is made of them.
+typedef struct {
+    float *few, *slopes, *directs, *inner;
+    int32_t *places;
+} Few;
+
+static Few cut_scratch(float *scratch, size_t count) {
+    const size_t part = row_scratch(count) / 5;
+    return (Few){scratch, scratch + part, scratch + 2 * part, scratch + 3 * part,
+                 (int32_t *)(scratch + 4 * part)};
+}
+
 // Powers are dear: of any beta only the scores that can have a weight are looked at.
-static RowState entmax_of_few(float beta, float *row, size_t count) {
+static RowState entmax_of_few(float beta, float *row, size_t count, float *scratch) {
     fill_rest(row, count, -INFINITY);
-    float top = row_largest(row, count), few[count + LANES];
-    int32_t places[count + LANES];
+    float top = row_largest(row, count), *few = scratch;
+    int32_t *places = cut_scratch(scratch, count).places;
     size_t number = gather(row, count, top - 1.0f / beta, few, places);
     fill_rest(few, number, -INFINITY);
     subtract(few, number, top);
@@ -185,9 +194,10 @@ static RowState entmax_of_few(float beta, float *row, size_t count) {
     return (RowState){top, shift};
 }
 
-static void entmax_of_few_again(float beta, RowState state, float *row, size_t count) {
-    float few[count + LANES];
-    int32_t places[count + LANES];
+static void entmax_of_few_again(float beta, RowState state, float *row, size_t count,
+                                float *scratch) {
+    float *few = scratch;
+    int32_t *places = cut_scratch(scratch, count).places;
     size_t number = gather(row, count, state.top - 1.0f / beta, few, places);
     fill_rest(few, number, -INFINITY);
     entmax_weights(ENTMAX, beta, state, few, number);
@@ -206,6 +216,12 @@ static void pointwise(enum ScoreMap map, float threshold, float *row, size_t cou
     for (size_t place = 0; place < count; place += LANES) {
         Vector x = load(row + place) - threshold;
         switch (map) {
+            case SOFTMAX:
+            case SPARSEMAX:
+            case ENTMAX15:
+            case ENTMAX:
+            case TOP_K:  // these are not pointwise
+            case IDENTITY: break;
             case RELU: x = at_least(x, 0.0f); break;
             case LEAKY_RELU: x = choose(x > 0.0f, x, x * 0.01f); break;
             case SQUARED_RELU: x = at_least(x, 0.0f), x = x * x; break;
@@ -213,7 +229,6 @@ static void pointwise(enum ScoreMap map, float threshold, float *row, size_t cou
                 for (int lane = 0; lane < LANES; lane++)
                     x[lane] = 0.5f * x[lane] * (1.0f + erff(x[lane] * (float)M_SQRT1_2));
                 break;
-            default: break;
         }
         store(row + place, at_most(at_least(x, -LARGEST_WEIGHT), LARGEST_WEIGHT));
     }
@@ -225,10 +240,9 @@ static int falling(const void *left, const void *right) {
 }
 
 // Softmax of the k highest scores; ties with the k-th stay in.
-static RowState top_k(size_t k, float *row, size_t count) {
-    if (k < count) {
-        float sorted[count];
-        memcpy(sorted, row, sizeof sorted);
+static RowState top_k(size_t k, float *row, size_t count, float *sorted) {
+    if (0 < k && k < count) {
+        memcpy(sorted, row, sizeof *sorted * count);
         qsort(sorted, count, sizeof *sorted, falling);
         for (size_t place = 0; place < count; place++)
             if (row[place] < sorted[k - 1]) row[place] = -INFINITY;
@@ -236,18 +250,29 @@ static RowState top_k(size_t k, float *row, size_t count) {
     return softmax(row, count);
 }
 
-RowState weigh_row(enum ScoreMap map, float parameter, float *row, size_t count) {
+bool is_score_map(int64_t map, float parameter) {
+    if (map == TOP_K) return 1.0f <= parameter && parameter <= MOST_K;
+    return SOFTMAX <= map && map < TOP_K;
+}
+
+RowState weigh_row(enum ScoreMap map, float parameter, float *row, size_t count, float *scratch) {
     switch (map) {
         case SOFTMAX: return softmax(row, count);
         case SPARSEMAX: return entmax(map, 1.0f, row, count);
         case ENTMAX15: return entmax(map, 0.5f, row, count);
-        case ENTMAX: return entmax_of_few(parameter, row, count);
-        case TOP_K: return top_k((size_t)parameter, row, count);
-        default: pointwise(map, parameter, row, count); return (RowState){0.0f, 0.0f};
+        case ENTMAX: return entmax_of_few(parameter, row, count, scratch);
+        case TOP_K: return top_k((size_t)parameter, row, count, scratch);
+        case RELU:
+        case GELU:
+        case LEAKY_RELU:
+        case SQUARED_RELU:
+        case IDENTITY: pointwise(map, parameter, row, count);
     }
+    return (RowState){0.0f, 0.0f};
 }
 
-void weigh_row_again(enum ScoreMap map, float parameter, RowState state, float *row, size_t count) {
+void weigh_row_again(enum ScoreMap map, float parameter, RowState state, float *row, size_t count,
+                     float *scratch) {
     switch (map) {
         case SOFTMAX: softmax_again(state, row, count); break;
         case SPARSEMAX:
@@ -255,9 +280,25 @@ void weigh_row_again(enum ScoreMap map, float parameter, RowState state, float *
             fill_rest(row, count, -INFINITY);
             entmax_weights(map, 0.0f, state, row, count);  // these know their beta
             break;
-        case ENTMAX: entmax_of_few_again(parameter, state, row, count); break;
-        default: pointwise(map, parameter, row, count);
+        case ENTMAX: entmax_of_few_again(parameter, state, row, count, scratch); break;
+        case TOP_K: break;
+        case RELU:
+        case GELU:
+        case LEAKY_RELU:
+        case SQUARED_RELU:
+        case IDENTITY: pointwise(map, parameter, row, count);
     }
+}
+
+// One row for itself: scores [count] with room for a vector more, and row_scratch(count) numbers.
+int64_t weigh_scores(int64_t map, float parameter, float *scores, int64_t count, float *scratch) {
+    REQUIRE(is_score_map(map, parameter) && is_size(count) && scores && scratch);
+    if (count > 0) weigh_row((enum ScoreMap)map, parameter, scores, (size_t)count, scratch);
+    return 0;
+}
+
+int64_t scores_scratch(int64_t count) {
+    return is_size(count) ? (int64_t)row_scratch((size_t)count) : -1;
 }
 
 static void pull_back_softmax(const float *weights, float *gradient, size_t count) {
@@ -301,13 +342,13 @@ INLINE Vector gradient_of_beta(Vector p, Vector slope, Vector log, float beta) {
 }
 
 static void pull_back_few(float beta, const float *weights, float *gradient, size_t count,
-                          float *beta_gradient) {
-    float few[count + LANES], slopes[count + LANES], directs[count + LANES];
-    int32_t places[count + LANES];
+                          float *beta_gradient, float *scratch) {
+    const Few room = cut_scratch(scratch, count);
+    float *few = room.few, *slopes = room.slopes, *directs = room.directs, *inner = room.inner;
+    int32_t *places = room.places;
     size_t number = gather(weights, count, 0.0f, few, places);
     fill_rest(few, number, 0.0f);
     Vector total = all(0.0f), product = all(0.0f), direct = all(0.0f);
-    float inner[count + LANES];
     for (size_t index = 0; index < number; index++) inner[index] = gradient[places[index]];
     fill_rest(inner, number, 0.0f);
     for (size_t place = 0; place < number; place += LANES) {
@@ -340,14 +381,21 @@ static void pull_back_relu(const float *weights, float *gradient, size_t count,
 }
 
 void pull_back_row(enum ScoreMap map, float parameter, const float *weights, float *gradient,
-                   size_t count, float *parameter_gradient) {
+                   size_t count, float *parameter_gradient, float *scratch) {
     fill_rest(gradient, count, 0.0f);
     switch (map) {
         case SOFTMAX: pull_back_softmax(weights, gradient, count); break;
         case RELU: pull_back_relu(weights, gradient, count, parameter_gradient); break;
-        case ENTMAX: pull_back_few(parameter, weights, gradient, count, parameter_gradient); break;
+        case ENTMAX:
+            pull_back_few(parameter, weights, gradient, count, parameter_gradient, scratch);
+            break;
         // The map as a constant: only its own arithmetic stays in the loops.
         case SPARSEMAX: pull_back_entmax(SPARSEMAX, weights, gradient, count); break;
-        default: pull_back_entmax(ENTMAX15, weights, gradient, count);
+        case ENTMAX15: pull_back_entmax(ENTMAX15, weights, gradient, count); break;
+        case GELU:
+        case LEAKY_RELU:
+        case SQUARED_RELU:
+        case IDENTITY:
+        case TOP_K: break;  // refused by attend_backward
     }
 }

@@ -1,16 +1,20 @@
 // What every step of a search asks of the logits.
 
+#include "border.h"
 #include "vectors.h"
 
+#define MOST_BEAM 1024  // for more torch is as fast, and a thread's stack would not do
 #define FEW_LOGITS 65536  // for which other threads are not worth waking
 #define LARGEST_LOG 69.0f  // as in nmt/decoding/search.py
 
 // normalizer [rows]: the logarithms of the sums of the exponentials of logits [rows, vocabulary].
-// Returns how many of them are beyond what such a sum can be trusted with.
+// Counts in `untrusted` how many of them are beyond what such a sum can be trusted with.
 int64_t normalize(const float *logits, int64_t rows, int64_t vocabulary, float *normalizer,
-                  int64_t threads) {
+                  int64_t *untrusted, int64_t threads) {
+    REQUIRE(is_size(rows) && is_size(vocabulary) && are_threads(threads) && untrusted);
+    REQUIRE(is_there(logits, rows * vocabulary) && is_there(normalizer, rows));
     int64_t beyond = 0;
-#pragma omp parallel for num_threads(threads) reduction(+ : beyond) \
+#pragma omp parallel for num_threads((int)threads) reduction(+ : beyond) \
     if (rows * vocabulary > FEW_LOGITS)
     for (int64_t row = 0; row < rows; row++) {
         const float *from = logits + row * vocabulary;
@@ -25,7 +29,8 @@ int64_t normalize(const float *logits, int64_t rows, int64_t vocabulary, float *
         normalizer[row] = logf(sum(sums[0] + sums[1]));
         beyond += !(fabsf(normalizer[row]) < LARGEST_LOG);
     }
-    return beyond;
+    *untrusted = beyond;
+    return 0;
 }
 
 typedef struct {
@@ -68,6 +73,9 @@ typedef struct {
     double *scores;
 } Candidates;
 
+EXPORT_SIZE(Candidates)
+int64_t most_beam(void) { return MOST_BEAM; }
+
 static void put(const Candidates *to, int64_t place, Candidate candidate, double score) {
     to->parents[place] = candidate.parent;
     to->tokens[place] = candidate.token;
@@ -76,18 +84,25 @@ static void put(const Candidates *to, int64_t place, Candidate candidate, double
 
 // Beam search's choice, as nmt/decoding/choices.py explains it, from logits [batch, width,
 // vocabulary], their normalizer and the scores so far [batch, width].
-void choose_beam(const float *logits, const float *normalizer, const double *scores, int64_t batch,
-                 int64_t width, int64_t vocabulary, int64_t beam, int64_t end,
-                 const Candidates *finished, const Candidates *live, int64_t threads) {
+int64_t choose_beam(const float *logits, const float *normalizer, const double *scores,
+                    int64_t batch, int64_t width, int64_t vocabulary, int64_t beam, int64_t end,
+                    const Candidates *finished, const Candidates *live, int64_t threads) {
+    REQUIRE(0 < beam && beam <= MOST_BEAM && is_size(batch));
+    REQUIRE(0 < width && width <= MOST_SIZE && 0 < vocabulary && vocabulary <= MOST_SIZE);
+    REQUIRE(are_threads(threads));
+    if (batch == 0) return 0;
+    REQUIRE(logits && normalizer && scores);
+    REQUIRE(finished->parents && finished->tokens && finished->scores);
+    REQUIRE(live->parents && live->tokens && live->scores);
     const int64_t count = beam + 1 < vocabulary ? beam + 1 : vocabulary, most = 2 * beam;
-#pragma omp parallel for num_threads(threads) if (batch * width * vocabulary > FEW_LOGITS)
+#pragma omp parallel for num_threads((int)threads) if (batch * width * vocabulary > FEW_LOGITS)
     for (int64_t sentence = 0; sentence < batch; sentence++) {
-        Candidate best[most + 1];
+        Candidate best[2 * MOST_BEAM + 1];
         for (int64_t rank = 0; rank < most; rank++)
             best[rank] = (Candidate){-INFINITY, width, vocabulary};
         for (int64_t hypothesis = 0; hypothesis < width; hypothesis++) {
             const int64_t row = sentence * width + hypothesis;
-            Logit found[count];
+            Logit found[MOST_BEAM + 1];
             find_largest(logits + row * vocabulary, vocabulary, count, found);
             for (int64_t index = 0; index < count; index++) {
                 double score = scores[row] + (double)(found[index].value - normalizer[row]);
@@ -112,4 +127,5 @@ void choose_beam(const float *logits, const float *normalizer, const double *sco
         for (; alive < beam; alive++)
             put(live, sentence * beam + alive, (Candidate){0, 0, 0}, -INFINITY);
     }
+    return 0;
 }

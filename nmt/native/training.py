@@ -1,5 +1,8 @@
 """The kernels of training: tensors in, tensors out. All are float32, on the CPU, contiguous.
 
+Every tensor is compared with the shape that the kernel will take it for. The memory that kernels
+work in is torch's, so that memory which is refused raises torch's own error.
+
 Shapes: B batch, H heads, Q queries, K keys, N rows, D width, Dh = D / H.
 """
 
@@ -10,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nmt.native import library
-from nmt.native.library import RowMap, pointer
+from nmt.native import interface, library
+from nmt.native.interface import RowMap, address, optional_address
 
-INTEGER, NUMBER, POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+SPARE_DRAWS = 16  # random numbers that kernels may read behind the last: they read whole vectors
 
 
 def kernels_suit(*tensors: Tensor | None) -> bool:
@@ -36,48 +39,34 @@ def kernels() -> ctypes.CDLL:
     return found
 
 
-class DropoutFields(ctypes.Structure):
-    """`Dropout` of products.h."""
-
-    _fields_ = (("least_kept", INTEGER), ("keep_scale", NUMBER))
-
-
 @dataclass(frozen=True)
 class Dropping:
     """Dropout: 16 bits for each number, from where on they keep it, what it is scaled by then."""
 
-    draws: Tensor  # with room for 16 more
+    draws: Tensor  # int16, with room for SPARE_DRAWS more
     least_kept: int
     keep_scale: float
 
 
-def dropout_fields(dropping: Dropping | None) -> tuple[ctypes.c_void_p, DropoutFields]:
-    """Where the bits are, and what is made of them."""
+def draws_address(draws: Tensor | None, count: int) -> int | None:
+    """Where the random bits of `count` numbers are; raises for memory that ends too soon."""
+    if draws is None:
+        return None
+    room = draws.untyped_storage().nbytes() // 2 - draws.storage_offset()
+    if draws.numel() != count or room < count + SPARE_DRAWS:
+        raise ValueError(
+            f"expected random bits for {count} numbers and {SPARE_DRAWS} to spare, got "
+            f"{draws.numel()} in memory for {room}"
+        )
+    return address(draws, dtype=torch.int16)
+
+
+def dropout_fields(dropping: Dropping | None, count: int) -> tuple[int | None, interface.Dropout]:
+    """Where the random bits of `count` numbers are, and how they become factors."""
     if dropping is None:
-        return pointer(None), DropoutFields(0, 1.0)
-    return pointer(dropping.draws), DropoutFields(dropping.least_kept, dropping.keep_scale)
-
-
-class AttentionFields(ctypes.Structure):
-    """`Attention` of attention.c."""
-
-    _fields_ = (
-        *((name, INTEGER) for name in ("heads", "queries", "keys", "width")),
-        *((name, INTEGER) for name in ("query_step", "key_step")),
-        *((name, POINTER) for name in ("query", "key", "value", "visible")),
-        *((f"visible_{name}_step", INTEGER) for name in ("sentence", "head", "query")),
-        ("map", INTEGER),
-        ("parameters", POINTER),
-        ("scale", NUMBER),
-        ("dropout", DropoutFields),
-        ("states", POINTER),
-    )
-
-
-class GradientFields(ctypes.Structure):
-    """`Gradients` of attention.c."""
-
-    _fields_ = tuple((name, POINTER) for name in ("outer", "query", "key", "value", "parameters"))
+        return None, interface.Dropout(0, 1.0)
+    fields = interface.Dropout(dropping.least_kept, dropping.keep_scale)
+    return draws_address(dropping.draws, count), fields
 
 
 @dataclass(frozen=True)
@@ -94,37 +83,63 @@ class AttentionInput:
     keep_scale: float
     states: Tensor  # [B, H, Q, 2]: filled forward, read backward
 
-    def parts(self, projections: Sequence[Tensor]) -> list[ctypes.c_void_p]:
+    @property
+    def dim(self) -> int:
+        """D."""
+        return sum(projection.shape[-1] for projection in self.projections) // 3
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """B, H, Q, K."""
+        first, last = self.projections[0], self.projections[-1]
+        return first.shape[0], self.heads, first.shape[1], last.shape[1]
+
+    def parts(self, projections: Sequence[Tensor]) -> list[int]:
         """Where query, key and value begin in the projections, or in tensors of their shapes."""
-        width = sum(projection.shape[-1] for projection in projections) // 3
+        batch, _, queries, keys = self.shape
+        if len(self.projections) == 1:
+            shapes = [(batch, queries, 3 * self.dim)]
+        else:
+            shapes = [(batch, queries, self.dim), (batch, keys, 2 * self.dim)]
         return [
-            POINTER(projection.data_ptr() + 4 * place)
-            for projection in projections
-            for place in range(0, projection.shape[-1], width)
+            address(projection, shape) + 4 * place
+            for projection, shape in zip(projections, shapes, strict=True)
+            for place in range(0, shape[-1], max(1, self.dim))
         ]
 
-    def fields(self) -> AttentionFields:
+    def visible_fields(self) -> tuple[int | None, list[int]]:
+        """Where the mask is, and its steps over sentences, heads and queries."""
+        if self.visible is None:
+            return None, [0, 0, 0]
+        mask, keys = self.visible, self.shape[3]
+        side_by_side = mask.shape[-1] == keys and (mask.stride(-1) == 1 or keys <= 1)
+        if mask.dtype != torch.bool or mask.device.type != "cpu" or not side_by_side:
+            raise ValueError(f"expected a boolean mask of {keys} keys side by side on the CPU")
+        return mask.data_ptr(), list(mask.expand(self.shape).stride()[:3])
+
+    def fields(self) -> interface.Attention:
         """The same for the kernels."""
-        assert all(projection.is_contiguous() for projection in self.projections)
-        first, last = self.projections[0], self.projections[-1]
-        batch, queries, keys = first.shape[0], first.shape[1], last.shape[1]
-        width = sum(projection.shape[-1] for projection in self.projections) // (3 * self.heads)
-        strides = [0, 0, 0]
-        if self.visible is not None:
-            assert self.visible.stride(-1) == 1 or keys == 1
-            strides = list(self.visible.expand(batch, self.heads, queries, keys).stride()[:3])
-        return AttentionFields(
-            *(self.heads, queries, keys, width),
-            *(first.shape[-1], last.shape[-1]),
+        batch, heads, queries, keys = self.shape
+        if heads < 1 or self.dim % heads != 0:
+            raise ValueError(f"expected a multiple of {heads} heads, got a width of {self.dim}")
+        visible, steps = self.visible_fields()
+        return interface.Attention(
+            *(batch, heads, queries, keys, self.dim // heads),
+            *(self.projections[0].shape[-1], self.projections[-1].shape[-1]),
             *self.parts(self.projections),
-            POINTER(None if self.visible is None else self.visible.data_ptr()),
-            *strides,
+            visible,
+            *steps,
             self.map,
-            pointer(self.parameters),
+            address(self.parameters, (heads,)),
             self.scale,
-            DropoutFields(self.least_kept, self.keep_scale),
-            pointer(self.states),
+            interface.Dropout(self.least_kept, self.keep_scale),
+            address(self.states, (batch, heads, queries, 2)),
         )
+
+
+def attention_space(fields: interface.Attention, threads: int) -> Tensor:
+    """Memory for each thread to work in."""
+    return torch.empty(threads, kernels().attention_space(ctypes.byref(fields)))
 
 
 def attend(
@@ -137,16 +152,20 @@ def attend(
 ) -> None:
     """Write output [B, Q, D], and weights [B, H, Q, K] to be observed, of heads among B H.
 
-    draws [heads, Q, K] are of 16 bits, with room for 16 more.
+    draws [heads, Q, K] are of 16 bits, with room for SPARE_DRAWS more.
     """
+    fields, threads = inputs.fields(), torch.get_num_threads()
+    batch, _, queries, keys = inputs.shape
+    count = heads.stop - heads.start
+    space = attention_space(fields, threads)
     kernels().attend(
-        ctypes.byref(inputs.fields()),
-        INTEGER(heads.start),
-        INTEGER(heads.stop - heads.start),
-        pointer(draws),
-        pointer(output),
-        pointer(observed),
-        torch.get_num_threads(),
+        ctypes.byref(fields),
+        *(heads.start, count),
+        draws_address(draws, count * queries * keys),
+        address(output, (batch, queries, inputs.dim)),
+        optional_address(observed, inputs.shape),
+        address(space),
+        threads,
     )
 
 
@@ -160,23 +179,22 @@ def attend_backward(
     parameters: Tensor | None,
 ) -> None:
     """Write the gradients of the projections, and those of the parameters by sentence, [B, H]."""
-    fields = GradientFields(pointer(outer), *inputs.parts(gradients), pointer(parameters))
-    kernels().attend_backward(
-        ctypes.byref(inputs.fields()),
-        INTEGER(heads.start),
-        INTEGER(heads.stop - heads.start),
-        pointer(draws),
-        ctypes.byref(fields),
-        torch.get_num_threads(),
+    fields, threads = inputs.fields(), torch.get_num_threads()
+    batch, num_heads, queries, keys = inputs.shape
+    count = heads.stop - heads.start
+    to = interface.Gradients(
+        address(outer, (batch, queries, inputs.dim)),
+        *inputs.parts(gradients),
+        optional_address(parameters, (batch, num_heads)),
     )
-
-
-class RmsFields(ctypes.Structure):
-    """`RmsBackward` of norms.c."""
-
-    _fields_ = (
-        *((name, POINTER) for name in ("x", "gain", "gate", "scales", "outer", "inner")),
-        ("width", INTEGER),
+    space = attention_space(fields, threads)
+    kernels().attend_backward(
+        ctypes.byref(fields),
+        *(heads.start, count),
+        draws_address(draws, count * queries * keys),
+        ctypes.byref(to),
+        address(space),
+        threads,
     )
 
 
@@ -185,15 +203,15 @@ def gated_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """sigmoid(gate x) gain x / rms(x) for x [..., D], and 1 / rms of each row, [...]."""
     output, scales = torch.empty_like(x), x.new_empty(x.shape[:-1])
+    width = x.shape[-1]
     kernels().gated_rms_norm(
-        pointer(x),
-        pointer(gain),
-        pointer(gate),
-        INTEGER(scales.numel()),
-        INTEGER(x.shape[-1]),
-        NUMBER(epsilon),
-        pointer(output),
-        pointer(scales),
+        address(x),
+        address(gain, (width,)),
+        optional_address(gate, (width,)),
+        *(scales.numel(), width),
+        epsilon,
+        address(output),
+        address(scales),
         torch.get_num_threads(),
     )
     return output, scales
@@ -205,28 +223,26 @@ def gated_rms_norm_backward(
     """The gradients of x, gain and gate for `outer`, that of the output."""
     inner, gain_gradient = torch.empty_like(x), torch.empty_like(gain)
     gate_gradient = None if gate is None else torch.empty_like(gate)
-    pointers = map(pointer, (x, gain, gate, scales, outer, inner))
+    width = x.shape[-1]
+    fields = interface.RmsBackward(
+        address(x),
+        address(gain, (width,)),
+        optional_address(gate, (width,)),
+        address(scales, x.shape[:-1]),
+        address(outer, x.shape),
+        address(inner),
+        width,
+    )
+    sums = torch.zeros(kernels().norm_sums(width))
     kernels().gated_rms_norm_backward(
-        ctypes.byref(RmsFields(*pointers, x.shape[-1])),
-        INTEGER(scales.numel()),
-        pointer(gain_gradient),
-        pointer(gate_gradient),
+        ctypes.byref(fields),
+        scales.numel(),
+        address(gain_gradient),
+        optional_address(gate_gradient),
+        address(sums),
         torch.get_num_threads(),
     )
     return inner, gain_gradient, gate_gradient
-
-
-class ResultFields(ctypes.Structure):
-    """`Result` of products.h."""
-
-    _fields_ = (
-        ("numbers", POINTER),
-        *((name, INTEGER) for name in ("step", "columns")),
-        ("scale", NUMBER),
-        *((name, ctypes.c_bool) for name in ("more", "relu")),
-        *((name, POINTER) for name in ("bias", "where", "draws")),
-        ("dropout", DropoutFields),
-    )
 
 
 def result_fields(
@@ -237,15 +253,17 @@ def result_fields(
     bias: Tensor | None = None,
     where: Tensor | None = None,
     dropping: Dropping | None = None,
-) -> ResultFields:
+) -> interface.Result:
     """Where a product [N, M] goes, and what becomes of it on the way."""
-    return ResultFields(
-        pointer(result),
-        *(result.shape[1], result.shape[1]),
+    rows, columns = result.shape
+    return interface.Result(
+        address(result),
+        *(columns, columns),
         scale,
         *(False, relu),
-        *(pointer(bias), pointer(where)),
-        *dropout_fields(dropping),
+        optional_address(bias, (columns,)),
+        optional_address(where, (rows, columns)),
+        *dropout_fields(dropping, rows * columns),
     )
 
 
@@ -265,34 +283,25 @@ def multiply(
 
     Where `where` [N, M] is not above 0, the result is 0.
     """
-    inner = left.shape[1]
+    rows, inner = left.shape
     columns = right.shape[0 if transposed else 1]
-    assert right.shape[1 if transposed else 0] == inner
-    result = left.new_empty(len(left), columns) if out is None else out
+    result = left.new_empty(rows, columns) if out is None else out
+    if result.shape != (rows, columns):
+        raise ValueError(f"expected a result of {(rows, columns)}, got {tuple(result.shape)}")
     fields = result_fields(
         result, scale=scale, relu=relu, bias=bias, where=where, dropping=dropping
     )
+    packed = torch.empty(kernels().packed_size(inner, columns))
     kernels().multiply_matrices(
-        pointer(left),
-        pointer(right),
+        address(left),
+        address(right, (columns, inner) if transposed else (inner, columns)),
         int(transposed),
-        INTEGER(len(left)),
-        INTEGER(inner),
+        *(rows, inner),
         ctypes.byref(fields),
+        address(packed),
         torch.get_num_threads(),
     )
     return result
-
-
-class AddNormFields(ctypes.Structure):
-    """`AddNorm` of norms.c."""
-
-    _fields_ = (
-        *((name, INTEGER) for name in ("rows", "width")),
-        ("draws", POINTER),
-        ("dropout", DropoutFields),
-        *((name, POINTER) for name in ("gain", "sums", "means", "scales")),
-    )
 
 
 @dataclass(frozen=True)
@@ -303,12 +312,16 @@ class NormedSum:
     means: Tensor  # [...]
     scales: Tensor  # [...]
 
-    def fields(self, gain: Tensor, dropping: Dropping | None) -> AddNormFields:
+    def fields(self, gain: Tensor, dropping: Dropping | None) -> interface.AddNorm:
         """The same for the kernels."""
-        return AddNormFields(
-            *(self.means.numel(), self.sums.shape[-1]),
-            *dropout_fields(dropping),
-            *map(pointer, (gain, self.sums, self.means, self.scales)),
+        width, rows = self.sums.shape[-1], self.sums.shape[:-1]
+        return interface.AddNorm(
+            *(self.means.numel(), width),
+            *dropout_fields(dropping, self.sums.numel()),
+            address(gain, (width,)),
+            address(self.sums),
+            address(self.means, rows),
+            address(self.scales, rows),
         )
 
 
@@ -326,9 +339,11 @@ def add_norm(
     left = NormedSum(torch.empty_like(x), x.new_empty(shape), x.new_empty(shape))
     kernels().add_norm(
         ctypes.byref(left.fields(gain, dropping)),
-        *map(pointer, (residual, x, bias)),
-        NUMBER(epsilon),
-        pointer(output),
+        address(residual, x.shape),
+        address(x),
+        address(bias, (x.shape[-1],)),
+        epsilon,
+        address(output),
         torch.get_num_threads(),
     )
     return output, left
@@ -339,10 +354,12 @@ def add_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of the residual, of x, gain and bias for `outer`, that of the output."""
     results = [torch.empty_like(like) for like in (outer, outer, gain, gain)]
+    sums = torch.zeros(kernels().norm_sums(outer.shape[-1]))
     kernels().add_norm_backward(
         ctypes.byref(left.fields(gain, dropping)),
-        pointer(outer),
-        *map(pointer, results),
+        address(outer, left.sums.shape),
+        *map(address, results),
+        address(sums),
         torch.get_num_threads(),
     )
     residual, x, gain_gradient, bias_gradient = results
@@ -353,9 +370,9 @@ def softmax_(logits: Tensor) -> Tensor:
     """Overwrite logits [N, V] by probabilities; the logarithms [N] of what normalises them."""
     normalisers = logits.new_empty(len(logits))
     kernels().softmax_rows(
-        pointer(logits),
-        *map(INTEGER, logits.shape),
-        pointer(normalisers),
+        address(logits),
+        *logits.shape,
+        address(normalisers),
         torch.get_num_threads(),
     )
     return normalisers

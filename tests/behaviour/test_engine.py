@@ -13,7 +13,7 @@ from nmt.decoding.ensemble import Member, TorchStep
 from nmt.decoding.packing import Int8Linear
 from nmt.model.transformer import Transformer
 from nmt.native import library
-from nmt.native.library import pointer
+from nmt.native.interface import address
 
 BEAM, POSITIONS = 3, 20
 LENGTHS = (5, 17, 1, 40)
@@ -76,7 +76,7 @@ def test_no_step_beyond_the_memory(build: str) -> None:
     engine = Engine(load(build), make_model(OUR_MODELS["softmax"]), int8=False)
     with torch.inference_mode():
         step = EngineStep(engine, [[4, 5], [6]], beam=2, max_length=1)
-        with pytest.raises(ValueError, match="at most 2 hypotheses, got 3"):
+        with pytest.raises(ValueError, match="1 to 2 hypotheses, got 3"):
             step(torch.ones(2, 3, dtype=torch.int64))
         for _ in range(2):
             step(torch.ones(2, 2, dtype=torch.int64))
@@ -117,14 +117,14 @@ def multiply(
     structure = packer.linear(layer.weight, layer.bias)
     out = torch.empty(len(x), layer.out_features)
     scratch = torch.empty(len(x) * (2 + layer.in_features))
-    kernels.linear(
+    kernels.apply_linear(
         ctypes.byref(structure),
-        pointer(x),
-        ctypes.c_int64(len(x)),
-        pointer(out),
-        ctypes.c_int64(relu),
-        pointer(scratch),
-        ctypes.c_int64(torch.get_num_threads()),
+        address(x, (len(x), layer.in_features)),
+        len(x),
+        address(out),
+        int(relu),
+        address(scratch),
+        torch.get_num_threads(),
     )
     return out
 

@@ -13,7 +13,9 @@ ABSENT = "the kernels were not built: there was no C compiler when the package w
 def load(name: str) -> ctypes.CDLL:
     """One build."""
     (path,) = (path for path in library.builds() if path.name.startswith(f"{name}."))
-    return ctypes.CDLL(str(path))
+    kernels = library.open_build(path)
+    assert kernels is not None, "the build is older than the sources: build it again"
+    return kernels
 
 
 # For tests with an argument `build`.

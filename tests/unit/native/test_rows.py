@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmt.decoding.choices import Candidates, choose_beam_by_torch
 from nmt.native import search
-from nmt.native.library import pointer
+from nmt.native.interface import address
 
 LENGTHS = (1, 2, 7, 8, 15, 16, 17, 33, 100)
 
@@ -20,12 +20,8 @@ def weigh(kernels: ctypes.CDLL, number: int, parameter: float, scores: Tensor) -
     """The weights of one row, whose memory goes on behind it."""
     row = torch.full((scores.numel() + 32,), 7.0)
     row[: scores.numel()] = scores
-    kernels.weigh_row(
-        ctypes.c_int(number),
-        ctypes.c_float(parameter),
-        pointer(row),
-        ctypes.c_size_t(scores.numel()),
-    )
+    scratch = torch.empty(kernels.scores_scratch(scores.numel()))
+    kernels.weigh_scores(number, parameter, address(row), scores.numel(), address(scratch))
     assert (row[scores.numel() + 16 :] == 7.0).all(), "wrote beyond its row"
     return row[: scores.numel()]
 

@@ -1,0 +1,325 @@
+"""The C interface of the kernels: structures, signatures and sizes, declared once.
+
+`declare` gives the functions of a build their types, and refuses a build whose structures have
+other sizes. The fields are those of the structures in the C files, in the same order. A function
+of kind `checked` returns 0 or the line of a requirement that its arguments do not meet (border.h).
+"""
+
+import ctypes
+import enum
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_bool, c_float, c_int64, c_void_p
+from typing import Any
+
+import torch
+from torch import Tensor
+
+VERSION = 1  # INTERFACE_VERSION of border.h
+
+
+class RowMap(enum.IntEnum):
+    """How a row of scores becomes weights, as score_maps.h numbers it."""
+
+    SOFTMAX = 0
+    SPARSEMAX = 1
+    ENTMAX15 = 2
+    ENTMAX = 3
+    RELU = 4
+    GELU = 5
+    LEAKY_RELU = 6
+    SQUARED_RELU = 7
+    IDENTITY = 8
+    TOP_K = 9
+
+
+MOST_K = 1 << 24  # the largest k of TOP_K; no row has as many keys
+
+
+# ------------------------------------------------------------------------------------- engine
+
+
+class Linear(Structure):
+    """A packed linear layer, linear.h."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("inputs", "outputs")),
+        *((name, c_void_p) for name in ("weight", "weight8", "scales", "offsets", "bias")),
+    )
+
+
+class LayerNorm(Structure):
+    """The parameters of a LayerNorm, engine.c."""
+
+    _fields_ = (("gain", c_void_p), ("bias", c_void_p))
+
+
+class Kind(Structure):
+    """What distinguishes one attention kind from another, engine.c."""
+
+    _fields_ = (
+        ("map", c_int64),
+        ("parameters", c_void_p),
+        ("norm", c_int64),
+        ("gain", c_void_p),
+        ("gate", c_void_p),
+    )
+
+
+class AttentionLayer(Structure):
+    """An attention sublayer, engine.c."""
+
+    _fields_ = (
+        ("input", Linear),
+        ("key_value", Linear),
+        ("output", Linear),
+        ("kind", Kind),
+        ("norm", LayerNorm),
+    )
+
+
+class FeedForward(Structure):
+    """A feed-forward sublayer, engine.c."""
+
+    _fields_ = (("input", Linear), ("output", Linear), ("norm", LayerNorm))
+
+
+class Layer(Structure):
+    """A layer of the encoder or the decoder, engine.c."""
+
+    _fields_ = (
+        ("self", AttentionLayer),
+        ("cross", AttentionLayer),
+        ("feed_forward", FeedForward),
+    )
+
+
+class Stack(Structure):
+    """The encoder or the decoder, engine.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("dim", "heads", "hidden_dim", "num_layers", "pre_norm")),
+        ("epsilon", c_float),
+        ("layers", POINTER(Layer)),
+        ("final", LayerNorm),
+    )
+
+
+class Memory(Structure):
+    """What cross-attention of a layer reads, engine.c."""
+
+    _fields_ = (("keys", c_void_p), ("key_values", c_void_p))
+
+
+class Batch(Structure):
+    """The sentences that are decoded together, engine.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("sentences", "batch", "width", "position")),
+        *((name, c_int64) for name in ("most_width", "most_positions")),
+        *((name, c_void_p) for name in ("rows", "starts", "memories", "pasts", "descent")),
+    )
+
+
+class Workspace(Structure):
+    """Memory for the engine to work in, engine.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("rows", "threads", "attention_size")),
+        ("attention", c_void_p),
+        *((name, c_void_p) for name in ("projected", "attended", "buffer", "hidden")),
+        *((name, c_void_p) for name in ("packed", "scratch")),
+    )
+
+
+# ------------------------------------------------------------------------ training and search
+
+
+class Dropout(Structure):
+    """How random bits become factors, products.h."""
+
+    _fields_ = (("least_kept", c_int64), ("keep_scale", c_float))
+
+
+class Attention(Structure):
+    """What attention of whole batches takes, attention.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("sentences", "heads", "queries", "keys", "width")),
+        *((name, c_int64) for name in ("query_step", "key_step")),
+        *((name, c_void_p) for name in ("query", "key", "value", "visible")),
+        *((f"visible_{name}_step", c_int64) for name in ("sentence", "head", "query")),
+        ("map", c_int64),
+        ("parameters", c_void_p),
+        ("scale", c_float),
+        ("dropout", Dropout),
+        ("states", c_void_p),
+    )
+
+
+class Gradients(Structure):
+    """What the derivative of attention takes and writes, attention.c."""
+
+    _fields_ = tuple((name, c_void_p) for name in ("outer", "query", "key", "value", "parameters"))
+
+
+class RmsBackward(Structure):
+    """What the derivative of the gated RMSNorm takes and writes, norms.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("x", "gain", "gate", "scales", "outer", "inner")),
+        ("width", c_int64),
+    )
+
+
+class AddNorm(Structure):
+    """A sum that is normed, norms.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("rows", "width")),
+        ("draws", c_void_p),
+        ("dropout", Dropout),
+        *((name, c_void_p) for name in ("gain", "sums", "means", "scales")),
+    )
+
+
+class Result(Structure):
+    """Where a product goes, products.h."""
+
+    _fields_ = (
+        ("numbers", c_void_p),
+        *((name, c_int64) for name in ("step", "columns")),
+        ("scale", c_float),
+        *((name, c_bool) for name in ("more", "relu")),
+        *((name, c_void_p) for name in ("bias", "where", "draws")),
+        ("dropout", Dropout),
+    )
+
+
+class Candidates(Structure):
+    """The candidates of a search, search.c."""
+
+    _fields_ = (("parents", c_void_p), ("tokens", c_void_p), ("scores", c_void_p))
+
+
+# ----------------------------------------------------------------------------------- functions
+
+STRUCTURES: tuple[type[Structure], ...] = (
+    *(Linear, LayerNorm, Kind, AttentionLayer, FeedForward, Layer, Stack, Memory, Batch, Workspace),
+    *(Dropout, Attention, Gradients, RmsBackward, AddNorm, Result, Candidates),
+)
+
+# Functions that return a number: sizes of memory (-1: too large for any), and constants.
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "interface_version": (),
+    **{f"size_of_{structure.__name__}": () for structure in STRUCTURES},
+    "panel_size": (),
+    "group_size": (),
+    "input_zero": (),
+    "chunk_size": (),
+    "most_beam": (),
+    "scores_scratch": (c_int64,),
+    "attention_scratch": (c_int64,),
+    "attention_space": (POINTER(Attention),),
+    "packed_size": (c_int64, c_int64),
+    "norm_sums": (c_int64,),
+}
+
+# Functions that return 0, or the line of the requirement that was not met.
+CHECKED: dict[str, tuple[Any, ...]] = {
+    "weigh_scores": (c_int64, c_float, c_void_p, c_int64, c_void_p),
+    "apply_linear": (*(POINTER(Linear), c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int64),),
+    "check_stack": (POINTER(Stack), c_int64),
+    "encode": (POINTER(Stack), c_void_p, c_int64, c_void_p, POINTER(Workspace)),
+    "remember": (
+        *(POINTER(Stack), c_void_p, c_int64, c_void_p, POINTER(Memory), POINTER(Workspace)),
+    ),
+    "decode": (POINTER(Stack), POINTER(Batch), c_void_p, POINTER(Workspace)),
+    "normalize": (c_void_p, c_int64, c_int64, c_void_p, POINTER(c_int64), c_int64),
+    "choose_beam": (
+        *(c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int64),
+        *(POINTER(Candidates), POINTER(Candidates), c_int64),
+    ),
+    "attend": (
+        *(POINTER(Attention), c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_int64),
+    ),
+    "attend_backward": (
+        *(POINTER(Attention), c_int64, c_int64, c_void_p, POINTER(Gradients), c_void_p, c_int64),
+    ),
+    "multiply_matrices": (
+        *(c_void_p, c_void_p, c_int64, c_int64, c_int64, POINTER(Result), c_void_p, c_int64),
+    ),
+    "gated_rms_norm": (
+        *(c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_void_p, c_void_p, c_int64),
+    ),
+    "gated_rms_norm_backward": (
+        *(POINTER(RmsBackward), c_int64, c_void_p, c_void_p, c_void_p, c_int64),
+    ),
+    "add_norm": (*(POINTER(AddNorm), c_void_p, c_void_p, c_void_p, c_float, c_void_p, c_int64),),
+    "add_norm_backward": (
+        *(POINTER(AddNorm), c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int64),
+    ),
+    "softmax_rows": (c_void_p, c_int64, c_int64, c_void_p, c_int64),
+}
+
+
+def check_outcome(line: int, function: Any, _arguments: tuple[Any, ...]) -> None:
+    """Raise for arguments that a kernel refused."""
+    if line != 0:
+        raise ValueError(f"the kernel {function.__name__} refused its arguments (line {line})")
+
+
+def check_size(size: int, function: Any, _arguments: tuple[Any, ...]) -> int:
+    """Raise for sizes that no memory has."""
+    if size < 0:
+        raise MemoryError(f"{function.__name__}: the sizes are beyond all memory")
+    return size
+
+
+def declare(library: ctypes.CDLL) -> str | None:
+    """Give all functions their types; returns why the library cannot be used, if it cannot."""
+    try:
+        for name, arguments in NUMBERS.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, c_int64
+            function.errcheck = check_size
+        for name, arguments in CHECKED.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, c_int64
+            function.errcheck = check_outcome
+    except AttributeError as error:
+        return f"it lacks a function: {error}"
+    found = library.interface_version()
+    if found != VERSION:
+        return f"expected interface version {VERSION}, got {found}"
+    for structure in STRUCTURES:
+        size = getattr(library, f"size_of_{structure.__name__}")()
+        if size != ctypes.sizeof(structure):
+            expected = ctypes.sizeof(structure)
+            return f"expected {expected} bytes for {structure.__name__}, got {size}"
+    return None
+
+
+# ------------------------------------------------------------------------------------- tensors
+
+
+def address(
+    tensor: Tensor, shape: Sequence[int] | None = None, dtype: torch.dtype = torch.float32
+) -> int:
+    """Where the numbers of a tensor are, once it is known to be what a kernel will take it for."""
+    if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
+        raise ValueError(
+            f"expected a contiguous tensor of {dtype} on the CPU, got one of {tensor.dtype} on "
+            f"{tensor.device} with strides {tensor.stride()}"
+        )
+    if shape is not None and tensor.shape != tuple(shape):
+        raise ValueError(f"expected a tensor of shape {tuple(shape)}, got {tuple(tensor.shape)}")
+    return tensor.data_ptr()
+
+
+def optional_address(
+    tensor: Tensor | None,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> int | None:
+    """The same, or None for no tensor."""
+    return None if tensor is None else address(tensor, shape, dtype)
