@@ -1,58 +1,25 @@
-"""The figures of the papers from an analysis, as PNG files in memory.
+"""The figures of the papers from an analysis, as PNG files in memory."""
 
-Every model has one colour and one mark in all figures, told apart also by people who see few
-colours and on paper without any.
-"""
-
-import io
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
-from matplotlib import font_manager
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from nmt.analysis.plotting import COLOURS, GREY, legend, look, new_figure, png, styled
 from nmt.analysis.results import TYPES, Analysis, ModelResult, diversity
 
-# The palette of Okabe and Ito, without its yellow, which is too light for lines on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
-GREY = "#555555"
 NULL_COLOUR = "#F6D3B3"
 POSITIVE = LinearSegmentedColormap.from_list("positive", ["#DCEAF6", "#5B9CCB", "#08306B"])
 NEGATIVE = LinearSegmentedColormap.from_list("negative", ["#F6DCE6", "#CC79A7", "#6B0830"])
-DPI = 160
-STYLE: dict[Any, Any] = {
-    "font.size": 10.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.titlesize": 10.5,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.7,
-    "xtick.color": "#333333",
-    "ytick.color": "#333333",
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5.0,
-    "legend.frameon": False,
-    "text.parse_math": False,  # words are words, whatever dollars are in them
-}
-# Fonts for writing systems that the first one lacks.
-FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Noto Sans")
 PICTURED_HEADS = 4
 WIDEST = 13.0  # inches; heat maps that would be wider stand in two rows
 
@@ -94,50 +61,6 @@ def all_pictures(analysis: Analysis, heads: Sequence[HeadWeights]) -> list[Pictu
             alpha_picture(analysis),
         ]
     return [picture for picture in pictures if picture is not None]
-
-
-@contextmanager
-def styled() -> Iterator[None]:
-    """Our look, whatever the user's own settings of matplotlib are."""
-    installed = set(font_manager.get_font_names())
-    family = [font for font in FONTS if font in installed]
-    with (
-        matplotlib.rc_context(),
-        warnings.catch_warnings(),
-    ):
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({**STYLE, "font.family": family or ["sans-serif"]})
-        # A box stands for a character that no font has; nothing is to be done about it.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
-        yield
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """A figure outside pyplot, so that no window or global state is involved."""
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def png(figure: Figure) -> bytes:
-    """The picture; the same for the same numbers."""
-    data = io.BytesIO()
-    figure.savefig(data, format="png", metadata={"Software": None})
-    return data.getvalue()
-
-
-def look(number: int) -> dict[str, Any]:
-    """Colour and mark of a model."""
-    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKS[number % len(MARKS)]}
-
-
-def legend(figure: Figure, entries: dict[str, Any]) -> None:
-    """Below all panels; models first."""
-    # A label that begins with an underscore would be left out.
-    labels = [f" {label}" if label.startswith("_") else label for label in entries]
-    columns = min(len(labels), 4)
-    figure.legend(list(entries.values()), labels, loc="outside lower center", ncols=columns)
 
 
 def model_entries(models: Sequence[ModelResult]) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmt.analysis.figures import COLOURS, PICTURED_HEADS, HeadWeights, Picture
+from nmt.analysis.figures import PICTURED_HEADS, HeadWeights, Picture
 from nmt.analysis.pairs import PairAttention
+from nmt.analysis.plotting import COLOURS
 from nmt.analysis.results import TYPES, Analysis, ModelResult
 from nmt.analysis.tables import Table
 from nmt.data.codec import Codec, Segmentation, SideCodec

@@ -1,31 +1,25 @@
-"""Speed of the attention core, forward and backward, every kind against softmax.
+"""The speed of the attention core, forward and backward, for every kind and for softmax in torch.
 
 The core is everything between the projections: scores, weights, dropout, the sum of the values,
 and the kind's norm on the concatenated heads. Ours starts from the packed projection, as a layer
-does, the references (plain softmax, torch's fused attention) from three separate projections.
+does; the references (plain softmax, torch's fused attention) start from three projections.
 """
 
-import gc
-import json
-import logging
 import math
-import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.bench.machine import Machine, describe_machine
-from nmt.bench.timing import seconds
+from nmt.bench.timing import measure_rounds, seconds
 from nmt.config.config import AttentionConfig
 from nmt.model.attention import AttentionCore
 from nmt.model.attention_kinds import ATTENTION_KINDS
 
-logger = logging.getLogger(__name__)
-
+CASE_SECONDS = 0.03  # a case repeats its call until it takes about this long
 REFERENCES = ("plain softmax", "torch SDPA")
 VARIANTS = {
     "entmax, alpha learned": AttentionConfig("entmax", alpha="learned"),
@@ -51,7 +45,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The median time of one form at one length; speed 1 is that of the quicker reference."""
+    """The median time of one implementation at one length; the faster reference has speed 1."""
 
     form: str
     length: int
@@ -59,36 +53,31 @@ class Measurement:
     relative_speed: float
 
 
-def measure_attention(sizes: Sizes, lengths: Sequence[int]) -> list[Measurement]:
-    """Every form at every length, interleaved, so that a busy machine treats all alike."""
-    results: list[Measurement] = []
+def measure_attention(sizes: Sizes, lengths: Sequence[int]) -> Iterator[list[Measurement]]:
+    """All implementations, length by length."""
     device = torch.device(sizes.device)
     for length in lengths:
         forms = make_forms(sizes, length)
-        times: dict[str, list[float]] = {name: [] for name in forms}
-        counts = {name: calls_needed(form, device) for name, form in forms.items()}
-        for _ in range(sizes.repeats):
-            gc.collect()  # between rounds, so that it seldom is within
-            for name, form in forms.items():
-                times[name].append(seconds(form, counts[name], device))
-        medians = {name: statistics.median(found) for name, found in times.items()}
-        best = min(medians[name] for name in REFERENCES)
-        results.extend(
-            Measurement(name, length, median * 1000.0, best / median)
-            for name, median in medians.items()
+        calls = [calls_needed(form, device) for form in forms.values()]
+        times = measure_rounds(
+            list(forms.values()), repeats=sizes.repeats, device=device, calls=calls
         )
-        logger.info("length %d done", length)
-    return results
+        medians = dict(zip(forms, np.median(times, axis=1), strict=True))
+        best = min(medians[name] for name in REFERENCES)
+        yield [
+            Measurement(name, length, float(median) * 1000.0, float(best / median))
+            for name, median in medians.items()
+        ]
 
 
 def calls_needed(form: Callable[[], None], device: torch.device) -> int:
-    """How many calls make a measurement of about 30 ms; the first call warms up."""
-    seconds(form, 1, device)
-    return max(1, math.ceil(0.03 / seconds(form, 1, device)))
+    """How often to call a function in one case; the first call warms up."""
+    form()
+    return max(1, math.ceil(CASE_SECONDS / seconds(form, device)))
 
 
 def make_forms(sizes: Sizes, length: int) -> dict[str, Callable[[], None]]:
-    """A function for each form that runs it forward and backward once."""
+    """By name a function that runs an implementation forward and backward once."""
     batch = max(1, sizes.tokens // length)
     generator = torch.Generator().manual_seed(1)
     projections = torch.randn(batch, length, 3 * sizes.dim, generator=generator).to(sizes.device)
@@ -136,7 +125,7 @@ def make_forms(sizes: Sizes, length: int) -> dict[str, Callable[[], None]]:
 
 
 def make_mask(sizes: Sizes, batch: int, length: int) -> Tensor | None:
-    """The mask of the benchmark: none, sentences of 3/4 to full length, or causal."""
+    """No mask, the padding of sentences of 3/4 to full length, or a causal mask."""
     if sizes.mask == "none":
         return None
     if sizes.mask == "causal":
@@ -144,39 +133,3 @@ def make_mask(sizes: Sizes, batch: int, length: int) -> Tensor | None:
     generator = torch.Generator().manual_seed(2)
     ends = torch.randint(3 * length // 4, length + 1, (batch, 1), generator=generator)
     return (torch.arange(length) < ends)[:, None, None, :].to(sizes.device)
-
-
-def as_markdown(measurements: Sequence[Measurement]) -> str:
-    """A table: a row a form, a column a length, speed relative to the quicker reference."""
-    lengths = sorted({measurement.length for measurement in measurements})
-    cells = {(m.form, m.length): m for m in measurements}
-    lines = [
-        "| form | " + " | ".join(f"T = {length}" for length in lengths) + " |",
-        "|---|" + "---|" * len(lengths),
-    ]
-    for form in dict.fromkeys(measurement.form for measurement in measurements):
-        row = [cells[form, length] for length in lengths]
-        values = " | ".join(f"{m.relative_speed:.2f} ({m.milliseconds:.1f} ms)" for m in row)
-        lines.append(f"| {form} | {values} |")
-    return "\n".join(lines)
-
-
-def as_json(sizes: Sizes, machine: Machine, measurements: Sequence[Measurement]) -> str:
-    """Everything measured, with what it was measured on."""
-    document = {
-        "benchmark": "attention",
-        "machine": asdict(machine),
-        **asdict(sizes),
-        "measurements": [asdict(measurement) for measurement in measurements],
-    }
-    return json.dumps(document, indent=2)
-
-
-def run(sizes: Sizes, lengths: Sequence[int], json_path: Path | None) -> str:
-    """Measure, write the JSON file if one is named, and return the Markdown table."""
-    machine = describe_machine(torch.device(sizes.device))
-    measurements = measure_attention(sizes, lengths)
-    if json_path is not None:
-        text = as_json(sizes, machine, measurements) + "\n"
-        json_path.write_text(text, encoding="utf-8")
-    return f"{machine}\n\n{as_markdown(measurements)}"

@@ -1,19 +1,18 @@
-"""Speed of translation: several models, interleaved batch by batch, on the same sentences."""
+"""The speed of translation: several models on the same sentences, batch by batch in turn."""
 
-import gc
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from nmt.bench.kinds import with_attention
-from nmt.bench.machine import Machine, MatrixProduct, describe_machine, peak_memory
+from nmt.bench.machine import MatrixProduct, describe_machine, peak_memory
+from nmt.bench.result import Result, Speed, speed_fields
 from nmt.bench.synthetic import Shapes, synthetic_codec, synthetic_config
-from nmt.bench.timing import Spread, timed
+from nmt.bench.timing import Spread, Times, measure_rounds
 from nmt.bench.work import translation_operations
 from nmt.checkpoint.model_directory import NoInitialisation
 from nmt.data.codec import Codec
@@ -26,63 +25,48 @@ from nmt.model.transformer import Transformer
 from nmt.progress import progress_bar
 
 GROUPS = 10
-Numbers = npt.NDArray[np.float64]
-
-NO_LIMIT = 1 << 30  # tokens of a batch: its sentences are counted instead
+NO_LIMIT = 1 << 30  # tokens in a batch, because its sentences are counted instead
 
 
 @dataclass(frozen=True)
-class Settings:
+class DecodingSettings:
     """How to translate."""
 
     batch_sizes: Sequence[int]  # sentences
     beam: int
     repeats: int
-    force_length: bool  # every output as long as the longest source of its batch
+    force_length: bool  # every output has the length of the longest source of its batch
     fast: bool
 
 
 @dataclass(frozen=True)
 class GroupSpeed:
-    """Sentences of similar source length (subwords and the end token)."""
+    """The speed on sentences of similar source length (subwords and the end token)."""
 
     shortest: int
     longest: int
     mean_length: float
     sentences: int
     sentences_per_second: float
-    relative_speed: float  # to the first model's
+    relative_speed: float  # to the first model
 
 
 @dataclass(frozen=True)
-class DecodingSpeed:
-    """What was measured of one model at one batch size."""
+class DecodingSpeed(Speed):
+    """The speed of one model at one batch size, relative to the first model.
+
+    The memory is that of translating the longest batch, on top of the weights.
+    """
 
     model: str
     weights: str  # float32 | int8
     batch_size: int
-    parameters: int
     sentences_per_second: Spread
-    tokens_per_second: Spread  # of the output, with the end of each sentence
-    relative_speed: Spread  # sentences a second, to the first model's in the same round
-    share_of_matrix_rate: Spread
-    peak_memory_bytes: int | None  # for the longest batch, on top of the weights
     groups: Sequence[GroupSpeed]
 
 
 @dataclass(frozen=True)
-class DecodingResult:
-    """A whole run of the benchmark."""
-
-    machine: Machine
-    matrix_rate: Spread  # operations a second
-    sentences: int
-    beam: int
-    models: Sequence[DecodingSpeed]
-
-
-@dataclass(frozen=True)
-class Contender:
+class DecodingModel:
     """A model to measure."""
 
     name: str
@@ -91,43 +75,41 @@ class Contender:
 
     @property
     def member(self) -> Member:
-        """The model and what belongs to it."""
+        """The model with its codec."""
         return self.translator.members[0]
 
     @property
-    def vocabulary(self) -> int:
-        """Target pieces."""
-        return len(self.member.codec.target.vocabulary)
-
-    @property
     def parameters(self) -> int:
-        """Of the model as it was trained: layers made quick for decoding have none."""
+        """Parameters of the model as it was trained: packed layers have none."""
+        codec = self.member.codec
         with NoInitialisation():
             return count(
                 Transformer(
                     self.member.model.config,
-                    source_vocabulary_size=len(self.member.codec.source.vocabulary),
-                    target_vocabulary_size=self.vocabulary,
+                    source_vocabulary_size=len(codec.source.vocabulary),
+                    target_vocabulary_size=len(codec.target.vocabulary),
                 )
             )
 
 
-def saved_contenders(paths: Sequence[Path], *, int8: bool, device: torch.device) -> list[Contender]:
-    """Models of directories in float32, and also in 8 bits if wanted."""
+def saved_models(paths: Sequence[Path], *, int8: bool, device: torch.device) -> list[DecodingModel]:
+    """Models from directories, in float32 and with `int8` also in 8 bits."""
     return [
-        Contender(str(path), small, Translator.load(path, device=device.type, int8=small))
+        DecodingModel(str(path), small, Translator.load(path, device=device.type, int8=small))
         for path in paths
         for small in ((False, True) if int8 else (False,))
     ]
 
 
-def random_contenders(
+def random_models(
     shapes: Shapes, kinds: Sequence[str], *, int8: bool, device: torch.device
-) -> list[Contender]:
-    """Untrained models of every kind, for outputs of forced length."""
+) -> list[DecodingModel]:
+    """Untrained models of every kind, in float32 and with `int8` also in 8 bits."""
     codec = synthetic_codec(synthetic_config(shapes), shapes)
     return [
-        Contender(kind, small, random_translator(shapes, kind, codec, int8=small, device=device))
+        DecodingModel(
+            kind, small, random_translator(shapes, kind, codec, int8=small, device=device)
+        )
         for kind in kinds
         for small in ((False, True) if int8 else (False,))
     ]
@@ -136,7 +118,7 @@ def random_contenders(
 def random_translator(
     shapes: Shapes, kind: str, codec: Codec, *, int8: bool, device: torch.device
 ) -> Translator:
-    """A translator of random weights, as quick as one of trained weights."""
+    """A translator with random weights, as fast as one with trained weights."""
     config = synthetic_config(shapes)
     torch.manual_seed(1)
     model = Transformer(
@@ -163,7 +145,7 @@ class Sentences:
 
     @classmethod
     def of(cls, lines: Sequence[str], codec: Codec) -> "Sentences":
-        """Blank lines, which cost nothing, are left out."""
+        """Blank lines are left out because they cost nothing."""
         found = [(len(codec.source.encode(line)), line) for line in lines if line.strip()]
         if not found:
             raise DataError("expected lines with words to translate, got none")
@@ -171,165 +153,166 @@ class Sentences:
         return cls([line for _, line in found], [length for length, _ in found])
 
     def batches(self, size: int) -> list[slice]:
-        """All sentences in order, so many at a time."""
+        """All sentences in order, in batches of `size`."""
         total = len(self.lines)
         return [slice(start, min(start + size, total)) for start in range(0, total, size)]
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """All that was measured at one batch size; C models, R rounds, N batches."""
+class BatchTranslation:
+    """One model that translates one batch: a case to time, which keeps the output lengths."""
 
-    batches: Sequence[slice]
-    times: Numbers  # [C, R, N] seconds
-    matrix_rates: Sequence[float]  # [R]
-    outputs: Sequence[Sequence[int]]  # [C][sentence] tokens, with the end
-    peaks: Sequence[int | None]  # [C]
+    def __init__(
+        self, model: DecodingModel, sentences: Sentences, batch: slice, settings: DecodingSettings
+    ) -> None:
+        longest = max(sentences.lengths[batch]) - 1
+        self.options = Options(
+            beam=settings.beam,
+            batch_tokens=NO_LIMIT,
+            min_length=longest if settings.force_length else 0,
+            max_length=longest if settings.force_length else None,
+            max_length_extra=longest if settings.force_length else Options.max_length_extra,
+            fast=settings.fast,
+        )
+        self.model = model
+        self.lines = [Line(number, text) for number, text in enumerate(sentences.lines[batch])]
+        self.source_lengths = sentences.lengths[batch]
+        self.output_lengths: list[int] = []
+
+    def __call__(self) -> None:
+        found = dict(self.model.translator.translate_lines(self.lines, self.options))
+        self.output_lengths = [len(found[number].ids) + 1 for number in range(len(self.lines))]
+
+    @property
+    def operations(self) -> int:
+        """Operations in matrix products that the last translation asked for."""
+        member = self.model.member
+        return sum(
+            translation_operations(
+                member.model.config,
+                source=source,
+                target=target,
+                beam=self.options.beam,
+                vocabulary=len(member.codec.target.vocabulary),
+            )
+            for source, target in zip(self.source_lengths, self.output_lengths, strict=True)
+        )
 
 
 def measure_decoding(
-    contenders: Sequence[Contender],
+    models: Sequence[DecodingModel],
     lines: Sequence[str],
-    settings: Settings,
+    settings: DecodingSettings,
     *,
     device: torch.device,
-) -> DecodingResult:
-    """Every model on every batch in turn, at each batch size."""
+) -> Result[DecodingSpeed]:
+    """The speed of every model at each batch size; every batch goes to all models in turn."""
     machine = describe_machine(device)
-    sentences = Sentences.of(lines, contenders[0].member.codec)
-    speeds: list[DecodingSpeed] = []
+    sentences = Sentences.of(lines, models[0].member.codec)
+    product = MatrixProduct(device)
+    product.case()
+    rows: list[DecodingSpeed] = []
     rates: list[float] = []
     for batch_size in settings.batch_sizes:
-        rounds = run_rounds(contenders, sentences, settings, batch_size, device=device)
-        rates += rounds.matrix_rates
-        for row, contender in enumerate(contenders):
-            operations = translation_work(contender, sentences, rounds.outputs[row], settings)
-            seconds = rounds.times[row].sum(axis=1)
-            first = rounds.times[0].sum(axis=1)
-            speeds.append(
-                DecodingSpeed(
-                    model=contender.name,
-                    weights="int8" if contender.int8 else "float32",
-                    batch_size=batch_size,
-                    parameters=contender.parameters,
-                    sentences_per_second=Spread.of(len(sentences.lines) / seconds),
-                    tokens_per_second=Spread.of(sum(rounds.outputs[row]) / seconds),
-                    relative_speed=Spread.of_ratios(first, seconds),
-                    share_of_matrix_rate=Spread.of_ratios(
-                        operations / seconds, rounds.matrix_rates
-                    ),
-                    peak_memory_bytes=rounds.peaks[row],
-                    groups=group_speeds(rounds, row, sentences.lengths),
-                )
+        batches = sentences.batches(batch_size)
+        turns = [
+            [BatchTranslation(model, sentences, batch, settings) for model in models]
+            for batch in batches
+        ]
+        peaks = [warm_up(turn, device) for turn in turns[-1]]
+        cases: list[Callable[[], None]] = [product.case, *itertools.chain(*turns)]
+        with progress_bar(
+            total=settings.repeats * len(cases), unit="turn", description=f"batch {batch_size}"
+        ) as bar:
+            times = measure_rounds(
+                cases, repeats=settings.repeats, device=device, advance=bar.update
             )
-    return DecodingResult(machine, Spread.of(rates), len(sentences.lines), settings.beam, speeds)
+        matrix_rate = product.rates(times[0])
+        rates += matrix_rate.tolist()
+        by_batch = times[1:].reshape(len(batches), len(models), settings.repeats)
+        rows += [
+            model_speed(
+                [of_batch[number] for of_batch in turns],
+                by_batch[:, number],
+                by_batch[:, 0],
+                batch_size=batch_size,
+                matrix_rate=matrix_rate,
+                peak_memory=peaks[number],
+            )
+            for number in range(len(models))
+        ]
+    facts = {
+        "matrix_rate": Spread.of(rates),
+        "sentences": len(sentences.lines),
+        "beam": settings.beam,
+    }
+    return Result(machine, rows, facts)
 
 
-def run_rounds(
-    contenders: Sequence[Contender],
-    sentences: Sentences,
-    settings: Settings,
-    batch_size: int,
-    *,
-    device: torch.device,
-) -> Rounds:
-    """Translate everything `repeats` times with every model; the longest batch warms up first."""
-    batches = sentences.batches(batch_size)
-    times = np.zeros((len(contenders), settings.repeats, len(batches)))
-    outputs: list[list[int]] = [[] for _ in contenders]
-    rates: list[float] = []
-    product = MatrixProduct(device)
-    product.rate()
-    peaks = [warm_up(contender, sentences, batches[-1], settings) for contender in contenders]
-    bar = progress_bar(
-        total=settings.repeats * len(batches), unit="batch", description=f"batch {batch_size}"
-    )
-    with bar:
-        for repeat in range(settings.repeats):
-            gc.collect()
-            rates.append(product.rate())
-            for column, batch in enumerate(batches):
-                for row, contender in enumerate(contenders):
-                    call = partial(translate, contender, sentences, batch, settings)
-                    found, times[row, repeat, column] = timed(call, device)
-                    if repeat == 0:
-                        outputs[row] += found
-                bar.update(1)
-    return Rounds(batches, times, rates, outputs, peaks)
-
-
-def warm_up(
-    contender: Contender, sentences: Sentences, batch: slice, settings: Settings
-) -> int | None:
+def warm_up(turn: BatchTranslation, device: torch.device) -> int | None:
     """Translate a batch twice; the memory that it takes."""
-    translate(contender, sentences, batch, settings)
-    with peak_memory(torch.device(contender.translator.device)) as peak:
-        translate(contender, sentences, batch, settings)
+    turn()
+    with peak_memory(device) as peak:
+        turn()
     return peak.bytes
 
 
-def translate(
-    contender: Contender, sentences: Sentences, batch: slice, settings: Settings
-) -> list[int]:
-    """The lengths of the translations of a batch, with the end."""
-    longest = max(sentences.lengths[batch]) - 1
-    options = Options(
-        beam=settings.beam,
-        batch_tokens=NO_LIMIT,
-        min_length=longest if settings.force_length else 0,
-        max_length=longest if settings.force_length else None,
-        max_length_extra=longest if settings.force_length else Options.max_length_extra,
-        fast=settings.fast,
-    )
-    lines = [Line(number, text) for number, text in enumerate(sentences.lines[batch])]
-    found = dict(contender.translator.translate_lines(lines, options))
-    return [len(found[number].ids) + 1 for number in range(len(lines))]
-
-
-def translation_work(
-    contender: Contender, sentences: Sentences, outputs: Sequence[int], settings: Settings
-) -> int:
-    """Operations in matrix products for all sentences."""
-    return sum(
-        translation_operations(
-            contender.member.model.config,
-            source=source,
-            target=target,
-            beam=settings.beam,
-            vocabulary=contender.vocabulary,
-        )
-        for source, target in zip(sentences.lengths, outputs, strict=True)
+def model_speed(
+    turns: Sequence[BatchTranslation],
+    times: Times,
+    first: Times,
+    *,
+    batch_size: int,
+    matrix_rate: Times,
+    peak_memory: int | None,
+) -> DecodingSpeed:
+    """The speed of one model from the seconds [batches, R] of it and of the first model."""
+    model = turns[0].model
+    sizes = [len(turn.lines) for turn in turns]
+    return DecodingSpeed(
+        model=model.name,
+        weights="int8" if model.int8 else "float32",
+        batch_size=batch_size,
+        parameters=model.parameters,
+        peak_memory_bytes=peak_memory,
+        sentences_per_second=Spread.of(sum(sizes) / times.sum(axis=0)),
+        groups=group_speeds(turns, times, first),
+        **speed_fields(
+            times.sum(axis=0),
+            first.sum(axis=0),
+            matrix_rate,
+            tokens=sum(sum(turn.output_lengths) for turn in turns),
+            operations=sum(turn.operations for turn in turns),
+        ),
     )
 
 
-def group_speeds(rounds: Rounds, row: int, lengths: Sequence[int]) -> list[GroupSpeed]:
-    """The speed by source length, in equal groups (fewer than ten for fewer than ten sentences)."""
+def group_speeds(turns: Sequence[BatchTranslation], times: Times, first: Times) -> list[GroupSpeed]:
+    """The speed by source length in equal groups (fewer than ten for fewer than ten sentences)."""
+    lengths = [length for turn in turns for length in turn.source_lengths]
     groups = np.array_split(np.asarray(lengths), min(GROUPS, len(lengths)))
     sizes = [len(group) for group in groups]
-    seconds = group_seconds(rounds.times[row], rounds.batches, sizes)
-    first = group_seconds(rounds.times[0], rounds.batches, sizes)
+    batch_sizes = [len(turn.lines) for turn in turns]
+    seconds, of_first = (group_seconds(part, batch_sizes, sizes) for part in (times, first))
     return [
         GroupSpeed(
             shortest=int(group.min()),
             longest=int(group.max()),
             mean_length=float(group.mean()),
             sentences=len(group),
-            sentences_per_second=float(np.median(len(group) / seconds[:, number])),
-            relative_speed=float(np.median(first[:, number] / seconds[:, number])),
+            sentences_per_second=float(np.median(len(group) / seconds[number])),
+            relative_speed=float(np.median(of_first[number] / seconds[number])),
         )
         for number, group in enumerate(groups)
     ]
 
 
-def group_seconds(times: Numbers, batches: Sequence[slice], sizes: Sequence[int]) -> Numbers:
-    """[R, groups] seconds from those of batches [R, N].
+def group_seconds(times: Times, batch_sizes: Sequence[int], sizes: Sequence[int]) -> Times:
+    """[groups, R] seconds from those of batches [N, R]; all sizes are numbers of sentences.
 
-    A batch that belongs to two groups counts for each by the sentences it has there.
+    The time of a batch that belongs to two groups is shared by the number of its sentences.
     """
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
-    first = np.array([batch.start for batch in batches])[:, None]
-    last = np.array([batch.stop for batch in batches])[:, None]
+    ends, last = np.cumsum(sizes)[:, None], np.cumsum(batch_sizes)
+    starts, first = ends - np.array(sizes)[:, None], last - batch_sizes
     common = np.clip(np.minimum(last, ends) - np.maximum(first, starts), 0, None)
-    result: Numbers = times @ (common / (last - first))
-    return result
+    seconds: Times = (common / np.array(batch_sizes)) @ times
+    return seconds

@@ -1,4 +1,4 @@
-"""How cost grows with each size alone, beside what the mathematics asks for."""
+"""How cost grows with one size at a time, compared with the work that the model asks for."""
 
 import logging
 import tempfile
@@ -11,16 +11,17 @@ import numpy as np
 import torch
 
 from nmt.bench import decoding, training
-from nmt.bench.machine import Machine, describe_machine
+from nmt.bench.machine import describe_machine
+from nmt.bench.result import Result
 from nmt.bench.synthetic import Shapes, synthetic_lines
-from nmt.bench.timing import Spread, seconds
+from nmt.bench.timing import Spread, Times, measure_rounds
 from nmt.config.config import Config, DataConfig, ParallelFiles, SubwordConfig
 from nmt.data.prepare import prepare
 from nmt.progress import progress_bar
 
-SENTENCES = 32  # to translate, where their number is not what grows
+SENTENCES = 32  # to translate
 BEAM = 4
-WORDS = 20_000  # different words in made-up text
+WORDS = 20_000  # word types in random text
 WORDS_OF_A_LINE = 12
 MERGES = 1000
 
@@ -30,19 +31,8 @@ class Case:
     """Something to time at one size."""
 
     run: Callable[[], object]
-    units: int  # pairs, tokens, sentences: what a run gets done
-    demand: float  # what a run asks for, in any measure that is the same at all sizes
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One size that grows while all others stay."""
-
-    title: str
-    size: str
-    unit: str
-    sizes: Sequence[int]
-    make: Callable[[int, "Setting"], Case]
+    units: int  # pairs or tokens that a run processes
+    demand: float  # the work of a run, in any measure that is the same at all sizes
 
 
 @dataclass(frozen=True)
@@ -56,18 +46,29 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Axis:
+    """One size that grows while all others stay the same."""
+
+    title: str
+    size: str
+    unit: str
+    sizes: Sequence[int]
+    make: Callable[[int, Setting], Case]
+
+
+@dataclass(frozen=True)
 class Point:
-    """What was measured at one size."""
+    """The measurements at one size."""
 
     size: int
     seconds_per_unit: Spread
-    cost: Spread  # seconds a unit, relative to the first size's in the same round
-    demand: float  # work a unit, relative to the first size's
+    cost: Spread  # seconds per unit, relative to the first size in the same round
+    demand: float  # work per unit, relative to the first size
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What was measured along one axis."""
+    """The measurements along one axis."""
 
     title: str
     size: str
@@ -75,73 +76,53 @@ class Growth:
     points: Sequence[Point]
 
 
-@dataclass(frozen=True)
-class GrowthResult:
-    """A whole run of the benchmark."""
-
-    machine: Machine
-    axes: Sequence[Growth]
-
-
 def measure_growth(
     names: Sequence[str], shapes: Shapes, kind: str, *, largest: int, repeats: int,
     device: torch.device,
-) -> GrowthResult:  # fmt: skip
-    """The axes of these names, each with no more than `largest` sizes."""
+) -> Result[Growth]:  # fmt: skip
+    """The axes of these names, each with its first `largest` sizes; one round warms up."""
     machine = describe_machine(device)
     axes = [replace(AXES[name], sizes=AXES[name].sizes[:largest]) for name in names]
     total = sum(len(axis.sizes) for axis in axes) * (1 + repeats)
+    rows = []
     with progress_bar(total=total, unit="run", description="growth") as bar:
-        found = [
-            measure_axis(axis, shapes, kind, repeats=repeats, device=device, done=bar.update)
-            for axis in axes
-        ]
-    return GrowthResult(machine, found)
+        for axis in axes:
+            with ExitStack() as stack:
+                cases = []
+                for size in axis.sizes:
+                    directory = stack.enter_context(
+                        tempfile.TemporaryDirectory(prefix="nmt-bench-")
+                    )
+                    setting = Setting(shapes, kind, device, Path(directory))
+                    cases.append(axis.make(size, setting))
+                times = measure_rounds(
+                    [case.run for case in cases],
+                    repeats=1 + repeats,
+                    device=device,
+                    advance=bar.update,
+                )
+            points = growth_points(axis.sizes, cases, times[:, 1:])
+            rows.append(Growth(axis.title, axis.size, axis.unit, points))
+    return Result(machine, rows)
 
 
-def measure_axis(
-    axis: Axis, shapes: Shapes, kind: str, *, repeats: int, device: torch.device,
-    done: Callable[[int], object],
-) -> Growth:  # fmt: skip
-    """Every size in turn, round after round; the first round is not counted."""
-    with ExitStack() as stack:
-        cases = []
-        for size in axis.sizes:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="nmt-bench-"))
-            cases.append(axis.make(size, Setting(shapes, kind, device, Path(directory))))
-        rounds = []
-        for _ in range(1 + repeats):
-            times = []
-            for case in cases:
-                times.append(seconds(case.run, 1, device) / case.units)
-                done(1)
-            rounds.append(times)
-    return Growth(axis.title, axis.size, axis.unit, summarize(axis.sizes, cases, rounds[1:]))
-
-
-def summarize(
-    sizes: Sequence[int], cases: Sequence[Case], rounds: Sequence[Sequence[float]]
-) -> list[Point]:
-    """Points from the seconds a unit of every round and size."""
-    first = [times[0] for times in rounds]
-    first_demand = cases[0].demand / cases[0].units
+def growth_points(sizes: Sequence[int], cases: Sequence[Case], times: Times) -> list[Point]:
+    """The points of an axis from the seconds [sizes, R] of its cases."""
+    units = np.array([case.units for case in cases])
+    demands = np.array([case.demand for case in cases]) / units
+    per_unit = times / units[:, None]
     return [
-        Point(
-            size,
-            Spread.of([times[column] for times in rounds]),
-            Spread.of_ratios([times[column] for times in rounds], first),
-            cases[column].demand / cases[column].units / first_demand,
-        )
-        for column, size in enumerate(sizes)
+        Point(size, Spread.of(seconds), Spread.of(seconds / per_unit[0]), float(demand))
+        for size, seconds, demand in zip(sizes, per_unit, demands / demands[0], strict=True)
     ]
 
 
-# ---------------------------------------------------------------- what can grow
+# ---------------------------------------------------------------- axes
 
 
 def preparation(pairs: int, setting: Setting) -> Case:
-    """Preparing so many pairs of made-up text: every pair asks for the same."""
-    rows = made_up_text(pairs)
+    """Preparing pairs of random text; every pair asks for the same work."""
+    rows = random_text(pairs)
     files = {}
     for side, lines in rows.items():
         path = setting.directory / f"train.{side}"
@@ -161,7 +142,7 @@ def preparation(pairs: int, setting: Setting) -> Case:
 
 @contextmanager
 def quiet(name: str) -> Iterator[None]:
-    """A context in which loggers below `name` report no news, which are the same in every run."""
+    """Silence the information of loggers below `name`, which is the same in every run."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.WARNING)
@@ -171,8 +152,8 @@ def quiet(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def made_up_text(pairs: int) -> dict[str, list[str]]:
-    """Lines of words whose frequencies fall as those of real words do (Zipf)."""
+def random_text(pairs: int) -> dict[str, list[str]]:
+    """Lines of random words with the frequencies of real words (Zipf)."""
     generator = np.random.default_rng(pairs)
     weights = 1.0 / np.arange(1, WORDS + 1)
     text = {}
@@ -190,35 +171,35 @@ def made_up_text(pairs: int) -> dict[str, list[str]]:
 
 
 def training_update(setting: Setting, **changes: int) -> Case:
-    """An update; it asks for its matrix products."""
+    """One update; its demand is the operations in its matrix products."""
     task = training.synthetic_task(replace(setting.shapes, **changes), 1, precision="float32")
-    contender = training.Contender(task, setting.kind, setting.device)
-    return Case(contender, task.tokens, task.operations)
+    model = training.TrainingModel(task, setting.kind, setting.device)
+    return Case(model, task.tokens, task.operations)
 
 
 def translation(
     setting: Setting, *, beam: int = BEAM, batch: int = SENTENCES, **changes: int
 ) -> Case:
-    """Translating random sentences, outputs as long as sources; asks for its matrix products."""
+    """Translating random sentences into outputs of their length.
+
+    The demand is the operations in matrix products.
+    """
     shapes = replace(setting.shapes, **changes)
-    (contender,) = decoding.random_contenders(
-        shapes, [setting.kind], int8=False, device=setting.device
-    )
-    lines = synthetic_lines(shapes, SENTENCES)
-    sentences = decoding.Sentences.of(lines, contender.member.codec)
-    settings = decoding.Settings([batch], beam, repeats=1, force_length=True, fast=False)
-    batches = sentences.batches(batch)
+    (model,) = decoding.random_models(shapes, [setting.kind], int8=False, device=setting.device)
+    sentences = decoding.Sentences.of(synthetic_lines(shapes, SENTENCES), model.member.codec)
+    settings = decoding.DecodingSettings([batch], beam, repeats=1, force_length=True, fast=False)
+    turns = [
+        decoding.BatchTranslation(model, sentences, rows, settings)
+        for rows in sentences.batches(batch)
+    ]
 
-    def run() -> list[int]:
-        return [
-            length
-            for rows in batches
-            for length in decoding.translate(contender, sentences, rows, settings)
-        ]
+    def run() -> None:
+        for turn in turns:
+            turn()
 
-    outputs = run()
-    demand = decoding.translation_work(contender, sentences, outputs, settings)
-    return Case(run, sum(outputs), demand)
+    run()
+    tokens = sum(sum(turn.output_lengths) for turn in turns)
+    return Case(run, tokens, sum(turn.operations for turn in turns))
 
 
 AXES = {

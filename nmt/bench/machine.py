@@ -1,4 +1,4 @@
-"""What a benchmark ran on: the machine by name, how quickly it multiplies, how much memory."""
+"""The machine of a benchmark: its name, its rate of matrix products, the memory in use."""
 
 import contextlib
 import ctypes
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from nmt.bench.timing import seconds
+from nmt.bench.timing import Times
 from nmt.native.library import loaded_build
 
 PROCESS = Path("/proc/self")
@@ -21,16 +21,16 @@ PRODUCT_CALLS = 3
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything that a reader needs to judge numbers from another machine."""
+    """What a reader needs to know to judge numbers from another machine."""
 
     processor: str
     cores: int
-    threads: int  # that torch uses
-    kernels: str | None  # which build of our own
+    threads: int  # of torch
+    kernels: str | None  # the build of our kernels that is loaded
     gpu: str | None
     torch: str
     python: str
-    load: float | None  # programs that wanted a core in the last minute, before we began
+    load: float | None  # load average of the last minute before the benchmark
 
     def __str__(self) -> str:
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
@@ -43,7 +43,7 @@ class Machine:
 
 
 def describe_machine(device: torch.device) -> Machine:
-    """This machine, as torch would use it now."""
+    """This machine, and how torch uses it now."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return Machine(
         processor=processor_name(),
@@ -58,7 +58,7 @@ def describe_machine(device: torch.device) -> Machine:
 
 
 def processor_name() -> str:
-    """The model of the CPU, or at least its architecture."""
+    """The model name of the CPU, or its architecture where the name is unknown."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n"):
             key, _, value = line.partition(":")
@@ -68,27 +68,33 @@ def processor_name() -> str:
 
 
 class MatrixProduct:
-    """A large square product: how quickly this machine multiplies matrices at best."""
+    """A large square matrix product: the highest rate of operations to expect of this machine."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         size = PRODUCT_SIZE[device.type]
-        self.device = device
         self.operands = [torch.randn(size, size).to(device, dtype) for _ in range(2)]
         self.result = torch.empty(size, size, device=device, dtype=dtype)
-        self.operations = 2 * size**3
-
-    def rate(self) -> float:
-        """Operations (a multiplication and an addition count as two) a second, now."""
-        return self.operations / seconds(self, PRODUCT_CALLS, self.device)
+        self.operations = 2 * size**3  # multiplications and additions
 
     def __call__(self) -> None:
         torch.mm(self.operands[0], self.operands[1], out=self.result)
 
+    def case(self) -> None:
+        """A few products, to be timed beside the models."""
+        for _ in range(PRODUCT_CALLS):
+            self()
+
+    def rates(self, seconds: Times) -> Times:
+        """Operations per second, for the times of `case`."""
+        rates: Times = PRODUCT_CALLS * self.operations / seconds
+        return rates
+
 
 class PeakMemory:
-    """How much memory came on top of what was in use: `bytes` after the context, None if unknown.
+    """The memory that a block of code needed on top of what was in use before.
 
-    On a GPU what tensors take, on Linux what the process takes.
+    `bytes` is set when the block ends; it stays None where the system does not tell. It counts
+    tensors on a GPU, and the whole process on Linux.
     """
 
     bytes: int | None = None
@@ -96,7 +102,7 @@ class PeakMemory:
 
 @contextlib.contextmanager
 def peak_memory(device: torch.device) -> Iterator[PeakMemory]:
-    """Measure the peak of the body."""
+    """Measure the peak memory of the block."""
     found = PeakMemory()
     before = start_peak(device)
     yield found
@@ -105,14 +111,14 @@ def peak_memory(device: torch.device) -> Iterator[PeakMemory]:
 
 
 def start_peak(device: torch.device) -> int | None:
-    """Forget the peak so far; the bytes in use, None where peaks cannot be forgotten."""
+    """Reset the peak and return the bytes in use, or None where it cannot be reset."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)
     try:
-        # What was freed but not given back would hide the same amount of new memory.
+        # Memory that was freed but not returned to the system would hide new allocations.
         ctypes.CDLL(None).malloc_trim(0)
         (PROCESS / "clear_refs").write_text("5", encoding="ascii")  # resets VmHWM
         return status_bytes("VmRSS")
@@ -121,7 +127,7 @@ def start_peak(device: torch.device) -> int | None:
 
 
 def read_peak(device: torch.device) -> int:
-    """The highest number of bytes in use since `start_peak`."""
+    """The most bytes in use since `start_peak`."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device)
@@ -129,7 +135,7 @@ def read_peak(device: torch.device) -> int:
 
 
 def status_bytes(key: str) -> int:
-    """A size from what Linux says of this process."""
+    """A size from Linux's status of this process."""
     for line in (PROCESS / "status").read_text(encoding="ascii").split("\n"):
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) * 1024

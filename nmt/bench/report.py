@@ -1,57 +1,54 @@
-"""Results of benchmarks as Markdown, JSON and figures."""
+"""Results of benchmarks as Markdown and figures."""
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
-from nmt.analysis.figures import COLOURS, legend, look, new_figure, png, styled
-from nmt.bench.decoding import DecodingResult, DecodingSpeed
-from nmt.bench.growth import GrowthResult
+from nmt.analysis.plotting import COLOURS, legend, look, new_figure, png, styled
+from nmt.bench.attention import Measurement
+from nmt.bench.decoding import DecodingSpeed
+from nmt.bench.growth import Growth
+from nmt.bench.result import Result, Speed
 from nmt.bench.timing import Spread
-from nmt.bench.training import TrainingResult
+from nmt.bench.training import TrainingSpeed
+from nmt.tables import Table
 
 MILLION = 1e6
 GIGA = 1e9
 DASHES = ("-", "--", ":")
+ATTENTION_COLUMNS = ("attention", "length", "speed", "milliseconds")
 
 
-def training_markdown(result: TrainingResult) -> str:
-    """The paper's Table 2, with what a reader needs besides."""
+def training_markdown(result: Result[TrainingSpeed]) -> str:
+    """The paper's Table 2, with absolute speeds, memory and the machine."""
+    facts = result.facts
+    columns = ("attention", "parameters", "Δ train", "target tokens/s")
     rows = [
         (
             speed.kind,
             f"{speed.parameters / MILLION:.2f}M",
             times(speed.relative_speed),
             spread(speed.tokens_per_second, "{:,.0f}"),
-            percent(speed.share_of_matrix_rate),
-            megabytes(speed.peak_memory_bytes),
+            *last_cells(speed),
         )
-        for speed in result.kinds
+        for speed in result.rows
     ]
-    header = (
-        "attention",
-        "parameters",
-        "Δ train",
-        "target tokens/s",
-        "of the matrix-product rate",
-        "peak memory",
-    )
     return "\n".join(
         [
             f"{result.machine}",
-            f"Matrix products: {spread(result.matrix_rate, '{:.0f}', 1 / GIGA)} GFLOP/s; "
-            f"{result.operations_per_token / MILLION:.1f} MFLOP and {result.tokens:,} target "
-            f"tokens a round. Δ train: speed relative to {result.reference}.",
+            f"Matrix products: {spread(facts['matrix_rate'], '{:.0f}', 1 / GIGA)} GFLOP/s; "
+            f"{facts['operations_per_token'] / MILLION:.1f} MFLOP per target token, "
+            f"{facts['tokens']:,} target tokens per round. "
+            f"Δ train: speed relative to {facts['reference']}.",
             "",
-            table(header, rows),
+            Table([*columns, "of the matrix-product rate", "peak memory"], rows).markdown(),
         ]
     )
 
 
-def decoding_markdown(result: DecodingResult) -> str:
+def decoding_markdown(result: Result[DecodingSpeed]) -> str:
     """A table of all models and batch sizes, and one of the speeds by source length."""
+    columns = ("model", "batch", "parameters", "Δ decode", "sentences/s", "target tokens/s")
     rows = [
         (
             label(speed),
@@ -60,42 +57,35 @@ def decoding_markdown(result: DecodingResult) -> str:
             times(speed.relative_speed),
             spread(speed.sentences_per_second, "{:.1f}"),
             spread(speed.tokens_per_second, "{:,.0f}"),
-            percent(speed.share_of_matrix_rate),
-            megabytes(speed.peak_memory_bytes),
+            *last_cells(speed),
         )
-        for speed in result.models
+        for speed in result.rows
     ]
-    header = (
-        "model",
-        "batch",
-        "parameters",
-        "Δ decode",
-        "sentences/s",
-        "target tokens/s",
-        "of the matrix-product rate",
-        "memory on top",
-    )
+    groups = [f"{group.shortest}-{group.longest}" for group in result.rows[0].groups]
+    by_length = [
+        (label(speed), f"{speed.batch_size}", *(f"{g.relative_speed:.2f}x" for g in speed.groups))
+        for speed in result.rows
+    ]
     return "\n".join(
         [
             f"{result.machine}",
-            f"Matrix products: {spread(result.matrix_rate, '{:.0f}', 1 / GIGA)} GFLOP/s; "
-            f"{result.sentences} sentences, beam {result.beam}. Δ decode: speed relative to "
-            f"{label(result.models[0])} at the same batch size.",
+            f"Matrix products: {spread(result.facts['matrix_rate'], '{:.0f}', 1 / GIGA)} GFLOP/s; "
+            f"{result.facts['sentences']} sentences, beam {result.facts['beam']}. Δ decode: speed "
+            f"relative to {label(result.rows[0])} at the same batch size.",
             "",
-            table(header, rows),
+            Table([*columns, "of the matrix-product rate", "memory on top"], rows).markdown(),
             "",
             "Speed by source length (subwords), relative to the first model:",
             "",
-            group_table(result.models),
+            Table(["model", "batch", *groups], by_length).markdown(),
         ]
     )
 
 
-def growth_markdown(result: GrowthResult) -> str:
-    """A table for each axis."""
+def growth_markdown(result: Result[Growth]) -> str:
+    """One table per axis."""
     parts = [str(result.machine)]
-    for axis in result.axes:
-        header = (axis.size, f"µs a {axis.unit}", "cost", "asked for")
+    for axis in result.rows:
         rows = [
             (
                 f"{point.size:,}",
@@ -105,18 +95,18 @@ def growth_markdown(result: GrowthResult) -> str:
             )
             for point in axis.points
         ]
-        parts += ["", f"{axis.title}:", "", table(header, rows)]
+        columns = (axis.size, f"µs per {axis.unit}", "cost", "expected")
+        parts += ["", f"{axis.title}:", "", Table(columns, rows, labels=0).markdown()]
     return "\n".join(parts)
 
 
-def group_table(models: Sequence[DecodingSpeed]) -> str:
-    """Figure 2 in numbers: a column a group."""
-    groups = [f"{group.shortest}-{group.longest}" for group in models[0].groups]
+def attention_lines(measurements: Sequence[Measurement]) -> str:
+    """Rows of a Markdown table with the columns ATTENTION_COLUMNS."""
     rows = [
-        (label(speed), f"{speed.batch_size}", *(f"{g.relative_speed:.2f}x" for g in speed.groups))
-        for speed in models
+        (m.form, f"{m.length}", f"{m.relative_speed:.2f}", f"{m.milliseconds:.1f}")
+        for m in measurements
     ]
-    return table(("model", "batch", *groups), rows)
+    return Table(ATTENTION_COLUMNS, rows).markdown().split("\n", 2)[2]
 
 
 def label(speed: DecodingSpeed) -> str:
@@ -124,20 +114,16 @@ def label(speed: DecodingSpeed) -> str:
     return f"{speed.model}, int8" if speed.weights == "int8" else speed.model
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def last_cells(speed: Speed) -> tuple[str, str]:
+    """The cells that end a row: the share of the matrix-product rate, and memory."""
+    size = speed.peak_memory_bytes
+    memory = "unknown" if size is None else f"{size / MILLION:,.0f} MB"
+    return f"{100 * speed.share_of_matrix_rate.median:.0f} %", memory
 
 
 def times(ratio: Spread) -> str:
     """A ratio of speeds."""
     return f"{ratio.median:.2f}x"
-
-
-def percent(share: Spread) -> str:
-    """A share."""
-    return f"{100 * share.median:.0f} %"
 
 
 def spread(values: Spread, form: str, factor: float = 1.0) -> str:
@@ -146,54 +132,37 @@ def spread(values: Spread, form: str, factor: float = 1.0) -> str:
     return f"{median} ({low} to {high})"
 
 
-def megabytes(size: int | None) -> str:
-    """Memory."""
-    return "unknown" if size is None else f"{size / MILLION:,.0f} MB"
-
-
-def as_json(
-    benchmark: str,
-    settings: dict[str, Any],
-    result: TrainingResult | DecodingResult | GrowthResult,
-) -> str:
-    """Everything measured, with what it was measured on and how."""
-    return json.dumps({"benchmark": benchmark, "settings": settings, **asdict(result)}, indent=2)
-
-
-def training_figure(result: TrainingResult) -> bytes:
-    """A bar for each kind: speed relative to the reference; a PNG."""
+def training_figure(result: Result[TrainingSpeed]) -> bytes:
+    """A PNG file with one bar per kind: the speed relative to the reference."""
     with styled():
-        figure = new_figure(1.5 + 0.9 * len(result.kinds), 3.2)
+        figure = new_figure(1.5 + 0.9 * len(result.rows), 3.2)
         axes = figure.subplots()
-        ratios = [speed.relative_speed for speed in result.kinds]
-        names = [speed.kind for speed in result.kinds]
+        names = [speed.kind for speed in result.rows]
+        ratios = [speed.relative_speed for speed in result.rows]
         medians = [ratio.median for ratio in ratios]
-        ends = [
-            [ratio.median - ratio.low for ratio in ratios],
-            [ratio.high - ratio.median for ratio in ratios],
-        ]
+        ends = [[r.median - r.low for r in ratios], [r.high - r.median for r in ratios]]
         axes.bar(names, medians, yerr=ends, capsize=3, color=look(0)["color"])
         axes.axhline(1.0, color="black", linewidth=0.8)
-        axes.set_ylabel(f"training speed ({result.reference} = 1)")
+        axes.set_ylabel(f"training speed ({result.facts['reference']} = 1)")
         axes.tick_params(axis="x", rotation=30)
         axes.grid(visible=False, axis="x")
         return png(figure)
 
 
 def line(number: int) -> dict[str, Any]:
-    """Colour, mark and dashes of a curve; colours begin again after all have been used."""
+    """Colour, marker and dashes of a curve; dashes change when the colours are used up."""
     return {**look(number), "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
 
 
-def decoding_figure(result: DecodingResult) -> bytes:
-    """The paper's Figure 2, a panel for each batch size; a PNG."""
-    sizes = list(dict.fromkeys(speed.batch_size for speed in result.models))
+def decoding_figure(result: Result[DecodingSpeed]) -> bytes:
+    """The paper's Figure 2 as a PNG file with one panel per batch size."""
+    sizes = list(dict.fromkeys(speed.batch_size for speed in result.rows))
     with styled():
         figure = new_figure(4.5 * len(sizes), 3.6)
         row = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
         entries = {}
         for axes, size in zip(row, sizes, strict=True):
-            models = [speed for speed in result.models if speed.batch_size == size]
+            models = [speed for speed in result.rows if speed.batch_size == size]
             for number, speed in enumerate(models):
                 lengths = [group.mean_length for group in speed.groups]
                 ratios = [group.relative_speed for group in speed.groups]
@@ -201,30 +170,30 @@ def decoding_figure(result: DecodingResult) -> bytes:
             axes.set_title(f"batch {size}")
             axes.set_xlabel("source length (subwords)")
             axes.set_ylim(bottom=0.0)
-        row[0].set_ylabel(f"decoding speed ({label(result.models[0])} = 1)")
+        row[0].set_ylabel(f"decoding speed ({label(result.rows[0])} = 1)")
         legend(figure, entries)
         return png(figure)
 
 
 def short(number: int) -> str:
-    """For the ticks of an axis: 32k for 32,000."""
+    """A number as the tick of an axis: 32k for 32,000."""
     return f"{number // 1000}k" if number >= 2000 else str(number)
 
 
-def growth_figure(result: GrowthResult) -> bytes:
-    """A panel for each axis, cost a unit against size, both logarithmic; a PNG."""
-    columns = min(4, len(result.axes))
-    rows = -(-len(result.axes) // columns)
+def growth_figure(result: Result[Growth]) -> bytes:
+    """A PNG file with one panel per axis: cost per unit against size, both logarithmic."""
+    columns = min(4, len(result.rows))
+    rows = -(-len(result.rows) // columns)
     with styled():
         figure = new_figure(3.2 * columns, 3.0 * rows)
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
         entries = {}
-        for axes, axis in zip(panels, result.axes, strict=False):
+        for axes, axis in zip(panels, result.rows, strict=False):
             sizes = [point.size for point in axis.points]
             costs = [point.cost.median for point in axis.points]
             demands = [point.demand for point in axis.points]
             (entries["measured"],) = axes.plot(sizes, costs, **look(0))
-            (entries["asked for"],) = axes.plot(sizes, demands, **{**look(1), "linestyle": "--"})
+            (entries["expected"],) = axes.plot(sizes, demands, **{**look(1), "linestyle": "--"})
             axes.set_xscale("log", base=2)
             axes.set_xticks(sizes, [short(size) for size in sizes])
             lowest, highest = (f(*costs, *demands) for f in (min, max))
@@ -234,8 +203,8 @@ def growth_figure(result: GrowthResult) -> bytes:
             axes.minorticks_off()
             axes.set_title(axis.title)
             axes.set_xlabel(axis.size)
-            axes.set_ylabel(f"cost of a {axis.unit}")
-        for axes in panels[len(result.axes) :]:
+            axes.set_ylabel(f"cost per {axis.unit}")
+        for axes in panels[len(result.rows) :]:
             axes.set_axis_off()
         legend(figure, entries)
         return png(figure)

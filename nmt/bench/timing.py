@@ -1,14 +1,16 @@
-"""Time that calls take, and how much it varies."""
+"""The measuring loop of all benchmarks, and how much its results vary."""
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-Result = TypeVar("Result")
+Times = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -20,39 +22,45 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
+    def of(cls, values: Sequence[float] | Times) -> "Spread":
         """The spread of at least one value."""
-        return cls(statistics.median(values), min(values), max(values))
-
-    @classmethod
-    def of_ratios(cls, numerators: Sequence[float], denominators: Sequence[float]) -> "Spread":
-        """The spread of ratios of measurements made next to each other.
-
-        Other work on the machine changes from minute to minute, but strikes neighbours alike.
-        """
-        return cls.of([a / b for a, b in zip(numerators, denominators, strict=True)])
+        numbers = [float(value) for value in values]
+        return cls(statistics.median(numbers), min(numbers), max(numbers))
 
 
-def timed(call: Callable[[], Result], device: torch.device) -> tuple[Result, float]:
-    """What a call returns, and how many seconds it took; work begun earlier does not count."""
+def measure_rounds(
+    cases: Sequence[Callable[[], object]],
+    *,
+    repeats: int,
+    device: torch.device,
+    calls: Sequence[int] | None = None,
+    advance: Callable[[int], object] = lambda _turns: None,
+) -> Times:
+    """[cases, repeats] seconds per call.
+
+    Each round runs every case in turn, once or so many times as `calls` says. Other work on the
+    machine affects neighbours alike, so ratios should be taken within a round.
+    """
+    times = np.zeros((len(cases), repeats))
+    for number in range(repeats):
+        gc.collect()  # between rounds, so that it rarely happens within one
+        for row, case in enumerate(cases):
+            times[row, number] = seconds(case, device, calls=calls[row] if calls else 1)
+            advance(1)
+    return times
+
+
+def seconds(call: Callable[[], object], device: torch.device, *, calls: int = 1) -> float:
+    """The mean time of a call; work that a GPU began earlier does not count."""
     synchronize(device)
     start = time.perf_counter()
-    result = call()
+    for _ in range(calls):
+        call()
     synchronize(device)
-    return result, time.perf_counter() - start
-
-
-def seconds(call: Callable[[], object], calls: int, device: torch.device) -> float:
-    """The mean time of a call."""
-
-    def all_calls() -> None:
-        for _ in range(calls):
-            call()
-
-    return timed(all_calls, device)[1] / calls
+    return (time.perf_counter() - start) / calls
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the GPU, if there is one at work."""
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,6 +1,5 @@
-"""Speed of training: whole updates of every attention kind, interleaved, on the same batches."""
+"""The speed of training: whole updates with every attention kind, on the same batches."""
 
-import gc
 import itertools
 import tempfile
 from collections.abc import Sequence
@@ -10,9 +9,10 @@ from pathlib import Path
 import torch
 
 from nmt.bench.kinds import REFERENCE, with_attention
-from nmt.bench.machine import Machine, MatrixProduct, describe_machine, peak_memory
+from nmt.bench.machine import MatrixProduct, describe_machine, peak_memory
+from nmt.bench.result import Result, Speed, speed_fields
 from nmt.bench.synthetic import Shapes, synthetic_config, write_synthetic_corpus
-from nmt.bench.timing import Spread, seconds
+from nmt.bench.timing import Spread, measure_rounds
 from nmt.bench.work import training_operations
 from nmt.config.config import Config
 from nmt.data.batching import BatchStream, Update
@@ -27,12 +27,12 @@ from nmt.training.loss import TranslationLoss
 from nmt.training.state import TrainingState
 from nmt.training.update import PRECISIONS, Updater
 
-CONFIGURED = "config"  # the kind that stands for the attention that the config asks for
+CONFIGURED = "config"  # as a kind: the attention that the config asks for
 
 
 @dataclass(frozen=True)
 class Task:
-    """The same for all kinds: settings and a few updates' batches."""
+    """What is the same for all kinds: the config and the batches of a few updates."""
 
     config: Config
     source_vocabulary: int
@@ -41,12 +41,12 @@ class Task:
 
     @property
     def tokens(self) -> int:
-        """Target tokens of all updates, padding not counted."""
+        """Target tokens of all updates, without padding."""
         return sum(update.tokens for update in self.updates)
 
     @property
     def operations(self) -> int:
-        """Of matrix products, in all updates."""
+        """Operations in the matrix products of all updates."""
         return sum(
             training_operations(
                 self.config.model, update.batches, vocabulary=self.target_vocabulary
@@ -56,31 +56,14 @@ class Task:
 
 
 @dataclass(frozen=True)
-class TrainingSpeed:
-    """What was measured of one kind."""
+class TrainingSpeed(Speed):
+    """The speed of one attention kind; the memory is that of a model with its optimizer."""
 
     kind: str
-    parameters: int
-    tokens_per_second: Spread
-    relative_speed: Spread  # to the reference's in the same round
-    share_of_matrix_rate: Spread
-    peak_memory_bytes: int | None  # weights, gradients, Adam's state and activations
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """A whole run of the benchmark."""
-
-    machine: Machine
-    matrix_rate: Spread  # operations a second
-    tokens: int  # target tokens of a round
-    operations_per_token: float
-    reference: str
-    kinds: Sequence[TrainingSpeed]
 
 
 def task_of_config(config: Config, updates: int) -> Task:
-    """The first updates of a config's run, on its own data."""
+    """The first updates of a config, on its own data."""
     prepared = prepare(config)
     return Task(
         config,
@@ -100,7 +83,7 @@ def synthetic_task(shapes: Shapes, updates: int, *, precision: str) -> Task:
 
 
 def first_updates(config: Config, corpus: EncodedCorpus, updates: int) -> list[Update]:
-    """What training would begin with."""
+    """The batches that training would begin with."""
     stream = BatchStream(
         corpus,
         batch_tokens=config.train.batch_tokens,
@@ -110,8 +93,8 @@ def first_updates(config: Config, corpus: EncodedCorpus, updates: int) -> list[U
     return list(itertools.islice(stream.updates(), updates))
 
 
-class Contender:
-    """A model of one kind in training."""
+class TrainingModel:
+    """A model with one attention kind in training; a call runs all updates of the task once."""
 
     def __init__(self, task: Task, kind: str, device: torch.device) -> None:
         config = task.config
@@ -123,7 +106,6 @@ class Contender:
             source_vocabulary_size=task.source_vocabulary,
             target_vocabulary_size=task.target_vocabulary,
         ).to(device)
-        self.kind = kind
         self.parameters = count(model)
         self.state = TrainingState()
         self.updates = task.updates
@@ -135,81 +117,52 @@ class Contender:
         )
 
     def __call__(self) -> None:
-        """All updates once."""
         for update in self.updates:
             self.updater.run(update, self.state)
             self.state.update += 1
-
-    def rest(self) -> None:
-        """Free what is not needed until the next turn."""
-        self.updater.optimizer.zero_grad(set_to_none=True)
+        self.updater.optimizer.zero_grad(set_to_none=True)  # leaves memory to the other models
 
 
-def measure_training(task: Task, kinds: Sequence[str], *, repeats: int) -> TrainingResult:
-    """Every kind in turn, round after round; the first round is not counted."""
+def measure_training(task: Task, kinds: Sequence[str], *, repeats: int) -> Result[TrainingSpeed]:
+    """The speed of every kind; each is warmed up before the rounds that count."""
     device = choose_device(task.config.train.device, 0)
     precision = task.config.train.precision
     if precision == "float16" and device.type == "cpu":
         raise ConfigError("train.precision float16 needs a GPU; use float32 or bfloat16")
     machine = describe_machine(device)
     product = MatrixProduct(device, PRECISIONS.get(precision, torch.float32))
-    product.rate()
-    Contender(task, kinds[0], device)()  # what the first call of all takes once is nobody's
-    contenders: list[Contender] = []
+    TrainingModel(task, kinds[0], device)()  # the very first call pays for what torch sets up once
+    models: dict[str, TrainingModel] = {}
     peaks: dict[str, int | None] = {}
-    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
-    times: dict[str, list[float]] = {kind: [] for kind in kinds}
-    rounds = progress_bar(total=len(kinds) * (1 + repeats), unit="turn", description="training")
-    with rounds:
+    bar = progress_bar(total=len(kinds) * (1 + 2 * repeats), unit="turn", description="training")
+    with bar:
         for kind in kinds:
             with peak_memory(device) as peak:
-                contenders.append(Contender(task, kind, device))
-                contenders[-1]()
-            contenders[-1].rest()
+                models[kind] = TrainingModel(task, kind, device)
+                models[kind]()
             peaks[kind] = peak.bytes
-            rounds.update(1)
-        for _ in range(repeats):
-            gc.collect()
-            for contender in contenders:
-                rates[contender.kind].append(product.rate())
-                times[contender.kind].append(seconds(contender, 1, device))
-                contender.rest()
-                rounds.update(1)
-    return summarize_training(task, machine, contenders, rates=rates, times=times, peaks=peaks)
-
-
-def summarize_training(
-    task: Task,
-    machine: Machine,
-    contenders: Sequence[Contender],
-    *,
-    rates: dict[str, list[float]],
-    times: dict[str, list[float]],
-    peaks: dict[str, int | None],
-) -> TrainingResult:
-    """Speeds from the times of the rounds."""
-    reference = REFERENCE if REFERENCE in times else contenders[0].kind
+            bar.update(1)
+        cases = [case for model in models.values() for case in (product.case, model)]
+        times = measure_rounds(cases, repeats=repeats, device=device, advance=bar.update)
+    matrix_rates = product.rates(times[0::2])
+    seconds = dict(zip(models, times[1::2], strict=True))
+    reference = REFERENCE if REFERENCE in models else kinds[0]
     operations = task.operations
-    speeds = []
-    for contender in contenders:
-        own = times[contender.kind]
-        speeds.append(
-            TrainingSpeed(
-                kind=contender.kind,
-                parameters=contender.parameters,
-                tokens_per_second=Spread.of([task.tokens / time for time in own]),
-                relative_speed=Spread.of_ratios(times[reference], own),
-                share_of_matrix_rate=Spread.of_ratios(
-                    [operations / time for time in own], rates[contender.kind]
-                ),
-                peak_memory_bytes=peaks[contender.kind],
-            )
+    rows = [
+        TrainingSpeed(
+            kind=kind,
+            parameters=model.parameters,
+            peak_memory_bytes=peaks[kind],
+            **speed_fields(
+                seconds[kind], seconds[reference], rate, tokens=task.tokens, operations=operations
+            ),
         )
-    return TrainingResult(
-        machine=machine,
-        matrix_rate=Spread.of([rate for found in rates.values() for rate in found]),
-        tokens=task.tokens,
-        operations_per_token=operations / task.tokens,
-        reference=reference,
-        kinds=speeds,
-    )
+        for (kind, model), rate in zip(models.items(), matrix_rates, strict=True)
+    ]
+    facts = {
+        "matrix_rate": Spread.of(matrix_rates.flatten()),
+        "tokens": task.tokens,
+        "operations_per_token": operations / task.tokens,
+        "reference": reference,
+    }
+    return Result(machine, rows, facts)

@@ -1,10 +1,14 @@
-"""Values of command-line arguments that several commands check alike."""
+"""Command-line arguments that several commands share."""
 
 import argparse
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nmt.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def whole_number(text: str) -> int:
@@ -42,3 +46,22 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None])
         if path.resolve() in taken:
             raise UserError(f"{path}: is to be written, but is also another file of this command")
         taken.add(path.resolve())
+
+
+def add_device(parser: argparse._ActionsContainer) -> None:
+    """The option --device."""
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="where to compute (default: auto, a GPU if there is one)",
+    )
+
+
+def choose_device(name: str) -> "torch.device":
+    """The device that --device names; `auto` means a GPU if there is one."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch finds no CUDA device; give cpu or auto")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

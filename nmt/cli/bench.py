@@ -1,4 +1,4 @@
-"""nmt-bench: speed, measured in a way that others can repeat."""
+"""nmt-bench: the speed of training, decoding and attention on this machine."""
 
 import argparse
 import sys
@@ -7,23 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nmt.cli import console
-from nmt.cli.arguments import check_outputs, positive
+from nmt.cli.arguments import add_device, check_outputs, choose_device, positive
 from nmt.errors import UserError
 
 if TYPE_CHECKING:
-    import torch
-
     from nmt.bench.synthetic import Shapes
 
-# The shapes of made-up tasks. Options have no default, so that one that is given beside a config or
-# a model, where it means nothing, is noticed.
+# The shapes of random data. The options have no default, so that one that is given together with a
+# config or a model, where it has no meaning, is noticed.
 SHAPES = {
-    "dim": "width of the model (256)",
-    "heads": "attention heads (4)",
-    "layers": "of the encoder, and of the decoder (3)",
-    "feed_forward_dim": "width inside the feed-forward sublayers (1024)",
-    "vocabulary": "subwords (8000)",
-    "length": "mean subwords of a sentence (15)",
+    "dim": "width of the model (default: 256)",
+    "heads": "number of attention heads (default: 4)",
+    "layers": "number of encoder layers and of decoder layers (default: 3)",
+    "feed_forward_dim": "inner width of the feed-forward sublayers (default: 1024)",
+    "vocabulary": "number of subwords in the vocabulary (default: 8000)",
+    "length": "mean number of subwords in a sentence (default: 15)",
 }
 RANDOM_SENTENCES = 128
 AXES = (
@@ -36,15 +34,32 @@ AXES = (
     "decode-batch",
     "decode-vocabulary",
 )
+DESCRIPTION = """\
+Measure speed and memory on this machine. Everything that is compared runs in turn within one
+process, so that other work on the machine affects all of it alike. Tables go to standard output."""
+TRAIN = """\
+Train with every attention kind for a few updates, in turn. The table gives target tokens per
+second, the speed relative to softmax (Table 2 of the paper), its share of the rate of a large
+matrix product, and peak memory. All models are in memory at the same time. Without --config the
+data is random."""
+DECODE = """\
+Translate the same sentences with several models, in turn. The tables give sentences and target
+tokens per second and the speed relative to the first model, overall and in ten groups of equal
+size by source length (Figure 2 of the paper). Without --model, untrained models of every attention
+kind translate random sentences into outputs of the same length."""
+ATTENTION = """\
+Run the attention core of every kind forward and backward. The table gives milliseconds and the
+speed relative to the faster of plain softmax and torch's fused attention. The rows of a length are
+printed as soon as they are measured."""
+GROWTH = """\
+Let one size grow while all others stay the same. The tables compare the measured cost per pair or
+token with the expected one (operations in matrix products; for preparing data, constant), both
+relative to the smallest size. Data and weights are random."""
 
 
 def build_parser() -> console.Parser:
     """The arguments of nmt-bench."""
-    parser = console.Parser(
-        prog="nmt-bench",
-        description="Measure speed on this machine. Everything that is compared is interleaved in "
-        "one run, so that other work on the machine strikes all alike.",
-    )
+    parser = console.Parser(prog="nmt-bench", description=DESCRIPTION)
     benchmarks = parser.add_subparsers(
         dest="benchmark", required=True, metavar="BENCHMARK", parser_class=console.Parser
     )
@@ -58,29 +73,27 @@ def build_parser() -> console.Parser:
 def add_train(benchmarks: Any) -> None:
     """The arguments of nmt-bench train."""
     parser = benchmarks.add_parser(
-        "train",
-        help="whole updates, every attention kind against softmax",
-        description="Train a few updates with every attention kind in turn and print target "
-        "tokens a second, speed relative to softmax (the paper's Table 2), the share that is of "
-        "the rate of a large matrix product measured in between, and peak memory. All models are "
-        "in memory at once. Without --config the data is random, of the shapes given.",
+        "train", help="whole updates with every attention kind", description=TRAIN
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; uses its data")
-    add_kinds(parser, "config: as the config says")
     parser.add_argument(
-        "--updates", type=positive, default=2, metavar="N", help="of a round (default: 2)"
+        "--config", type=Path, metavar="FILE", help="YAML config whose data and model to use"
+    )
+    add_kinds(parser, "`config` means the attention of the config")
+    parser.add_argument(
+        "--updates", type=positive, default=2, metavar="N", help="updates per round (default: 2)"
     )
     add_repeats(parser, 5)
     shapes = add_shapes(parser)
-    shapes.add_argument("--batch-tokens", type=positive, metavar="N", help="of a batch (4096)")
-    shapes.add_argument("--dropout", type=probability, metavar="P", help="(0.3)")
-    shapes.add_argument("--precision", choices=["float32", "bfloat16", "float16"], help="(float32)")
-    add_machine(parser, figure="a bar for each kind")
+    shapes.add_argument(
+        "--batch-tokens", type=positive, metavar="N", help="tokens in a batch (default: 4096)"
+    )
+    shapes.add_argument("--dropout", type=probability, metavar="P", help="(default: 0.3)")
+    shapes.add_argument(
+        "--precision", choices=["float32", "bfloat16", "float16"], help="(default: float32)"
+    )
+    add_output(parser, figure="one bar per attention kind")
     parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="section.key=value",
-        help="values that replace those of the config",
+        "overrides", nargs="*", metavar="section.key=value", help="values to replace in the config"
     )
     parser.set_defaults(run=bench_train)
 
@@ -88,56 +101,59 @@ def add_train(benchmarks: Any) -> None:
 def add_decode(benchmarks: Any) -> None:
     """The arguments of nmt-bench decode."""
     parser = benchmarks.add_parser(
-        "decode",
-        help="translation by one or several models",
-        description="Translate the same sentences with several models in turn and print sentences "
-        "and target tokens a second, and the speed relative to the first model, overall and by "
-        "source length in ten equal groups (the paper's Figure 2). Without --model: untrained "
-        "models of every attention kind on random sentences; outputs are as long as sources.",
+        "decode", help="translation with one or several models", description=DECODE
     )
+    for option, type_, metavar, meaning in (
+        ("--input", Path, "FILE", "text to translate, with --model"),
+        ("--sentences", positive, "N", "use the first N lines only (random sentences: 128)"),
+        ("--beam", positive, "N", "beam size (default: that of the first model, or 4)"),
+    ):
+        parser.add_argument(option, type=type_, metavar=metavar, help=meaning)
     parser.add_argument(
         "--model", type=Path, nargs="+", metavar="DIR", help="model or run directories"
     )
-    parser.add_argument("--input", type=Path, metavar="FILE", help="text to translate")
-    parser.add_argument(
-        "--sentences", type=positive, metavar="N", help="the first N lines only (random: 128)"
-    )
     parser.add_argument(
         "--batch", type=positive, nargs="+", default=[1, 64], metavar="N",
-        help="sentences translated together (default: 1 64)",
+        help="sentences in a batch (default: 1 64)",
     )  # fmt: skip
-    parser.add_argument("--beam", type=positive, metavar="N", help="(the first model's own, or 4)")
-    parser.add_argument("--int8", action="store_true", help="each model also with 8-bit weights")
-    parser.add_argument(
-        "--force-length", action="store_true", help="outputs as long as the sources of their batch"
-    )
-    parser.add_argument("--fast", action="store_true", help="as nmt-translate --fast")
+    for option, meaning in (
+        ("--int8", "measure each model with 8-bit weights, too"),
+        ("--force-length", "make outputs as long as the longest source of their batch"),
+        ("--fast", "translate as nmt-translate --fast does"),
+    ):
+        parser.add_argument(option, action="store_true", help=meaning)
     add_repeats(parser, 3)
-    add_kinds(parser, "without --model")
+    add_kinds(parser, "only without --model")
     add_shapes(parser)
-    add_machine(parser, figure="Figure 2")
+    add_output(parser, figure="Figure 2 of the paper")
     parser.set_defaults(run=bench_decode)
 
 
 def add_attention(benchmarks: Any) -> None:
     """The arguments of nmt-bench attention."""
     parser = benchmarks.add_parser(
-        "attention",
-        help="the attention core, forward and backward, every kind against softmax",
-        description="Measure the attention core of every kind, forward and backward, and print "
-        "a Markdown table of speeds relative to the quicker of plain softmax and torch's fused "
-        "attention. All forms are interleaved, so that they suffer alike from other work.",
+        "attention", help="the attention core, forward and backward", description=ATTENTION
     )
     parser.add_argument(
-        "--lengths", type=positive, nargs="+", default=[16, 32, 64, 128, 256, 512], metavar="T"
+        "--lengths", type=positive, nargs="+", default=[16, 32, 64, 128, 256, 512], metavar="T",
+        help="sentence lengths (default: 16 32 64 128 256 512)",
+    )  # fmt: skip
+    for option, default, meaning in (
+        ("--tokens", 4096, "tokens in a batch"),
+        ("--dim", 256, "width of the model"),
+        ("--heads", 4, "number of attention heads"),
+    ):
+        parser.add_argument(
+            option, type=positive, default=default, metavar="N", help=f"{meaning} ({default})"
+        )
+    parser.add_argument(
+        "--dropout", type=probability, default=0.0, metavar="P", help="on the weights (default: 0)"
     )
-    parser.add_argument("--tokens", type=positive, default=4096, help="of a batch")
-    parser.add_argument("--dim", type=positive, default=256, help="width of the model")
-    parser.add_argument("--heads", type=positive, default=4)
-    parser.add_argument("--dropout", type=probability, default=0.0, help="on the weights")
-    parser.add_argument("--mask", choices=["none", "padding", "causal"], default="none")
+    parser.add_argument(
+        "--mask", choices=["none", "padding", "causal"], default="none", help="(default: none)"
+    )
     add_repeats(parser, 7)
-    add_machine(parser, figure=None)
+    add_output(parser, figure=None)
     parser.set_defaults(run=bench_attention)
 
 
@@ -146,58 +162,60 @@ def add_growth(benchmarks: Any) -> None:
     parser = benchmarks.add_parser(
         "growth",
         help="cost against corpus, sentence, batch, beam and vocabulary size",
-        description="Let one size grow while all others stay, and print what a pair or token "
-        "costs beside what the mathematics asks for (matrix products; in preparing, the same for "
-        "every pair), both relative to the smallest size. Data and weights are random.",
+        description=GROWTH,
     )
     parser.add_argument(
         "--axes", nargs="+", choices=AXES, default=AXES, metavar="AXIS",
-        help=f"what grows, some of: {', '.join(AXES)} (default: all)",
+        help=f"the sizes that grow: {', '.join(AXES)} (default: all)",
     )  # fmt: skip
-    parser.add_argument("--kind", default="softmax", help="attention kind (default: softmax)")
+    parser.add_argument(
+        "--kind", default="softmax", metavar="KIND", help="attention kind (default: softmax)"
+    )
     parser.add_argument(
         "--sizes", type=positive, default=6, metavar="N",
-        help="the N smallest sizes of each axis only (default: 6, which is all)",
+        help="measure only the N smallest sizes of each axis (default: 6, which means all)",
     )  # fmt: skip
     add_repeats(parser, 3)
     add_shapes(parser)
-    add_machine(parser, figure="a panel for each axis")
+    add_output(parser, figure="one panel per axis")
     parser.set_defaults(run=bench_growth)
 
 
 def add_kinds(parser: argparse.ArgumentParser, note: str) -> None:
-    """Which kinds to compare."""
+    """The attention kinds to compare."""
     parser.add_argument(
-        "--kinds", nargs="+", metavar="KIND", help=f"attention kinds (default: all; {note})"
+        "--kinds", nargs="+", metavar="KIND", help=f"attention kinds (default: all); {note}"
     )
 
 
 def add_repeats(parser: argparse.ArgumentParser, default: int) -> None:
-    """How often to measure."""
+    """The number of rounds."""
     parser.add_argument(
         "--repeats", type=positive, default=default, metavar="R",
-        help=f"rounds whose median counts (default: {default})",
+        help=f"number of rounds; medians are reported (default: {default})",
     )  # fmt: skip
 
 
 def add_shapes(parser: argparse.ArgumentParser) -> Any:
-    """The shapes of a made-up task; returns the group."""
-    group = parser.add_argument_group("random data", "defaults: a small Multi30k task")
+    """The shapes of random data; returns the group."""
+    group = parser.add_argument_group("random data")
     for name, meaning in SHAPES.items():
         option = "--" + name.replace("_", "-")
         group.add_argument(option, type=positive, metavar="N", help=meaning)
     return group
 
 
-def add_machine(parser: argparse.ArgumentParser, *, figure: str | None) -> None:
-    """What to run on and where to write."""
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+def add_output(parser: argparse.ArgumentParser, *, figure: str | None) -> None:
+    """The device and the files to write."""
+    add_device(parser)
     parser.add_argument(
-        "--threads", type=positive, metavar="N", help="CPU threads (torch's choice)"
+        "--threads", type=positive, metavar="N", help="number of CPU threads (default: torch's)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to this file")
     if figure is not None:
-        parser.add_argument("--figure", type=Path, metavar="FILE.png", help=figure)
+        parser.add_argument(
+            "--figure", type=Path, metavar="FILE.png", help=f"write a figure: {figure}"
+        )
     else:
         parser.set_defaults(figure=None)
 
@@ -210,13 +228,12 @@ def probability(text: str) -> float:
     return value
 
 
-def bench(arguments: argparse.Namespace) -> int:
+def bench(arguments: argparse.Namespace) -> None:
     """Run the chosen benchmark."""
-    result: int = arguments.run(arguments)
-    return result
+    arguments.run(arguments)
 
 
-def bench_train(arguments: argparse.Namespace) -> int:
+def bench_train(arguments: argparse.Namespace) -> None:
     """Print the table of the training benchmark."""
     kinds, overrides = split_overrides(arguments)
     shapes = given(arguments, (*SHAPES, "batch_tokens", "dropout"))
@@ -252,12 +269,11 @@ def bench_train(arguments: argparse.Namespace) -> int:
         "model": asdict(task.config.model),
         "train": asdict(task.config.train),
     }
-    write(arguments.json, lambda: report.as_json("train", settings, result))
+    write(arguments.json, lambda: result.as_json("train", "kinds", {"settings": settings}))
     write(arguments.figure, lambda: report.training_figure(result))
-    return 0
 
 
-def bench_decode(arguments: argparse.Namespace) -> int:
+def bench_decode(arguments: argparse.Namespace) -> None:
     """Print the tables of the decoding benchmark."""
     shapes = given(arguments, SHAPES)
     if arguments.model is None and arguments.input is not None:
@@ -278,20 +294,20 @@ def bench_decode(arguments: argparse.Namespace) -> int:
     if arguments.int8 and device.type != "cpu":
         raise UserError("--int8: 8-bit weights are for the CPU: add --device cpu")
     if arguments.model is None:
-        made_up = make_shapes(shapes)
-        lines = synthetic_lines(made_up, arguments.sentences or RANDOM_SENTENCES)
-        contenders = decoding.random_contenders(made_up, kinds, int8=arguments.int8, device=device)
+        random_shapes = make_shapes(shapes)
+        lines = synthetic_lines(random_shapes, arguments.sentences or RANDOM_SENTENCES)
+        models = decoding.random_models(random_shapes, kinds, int8=arguments.int8, device=device)
     else:
         lines = list(read_text(arguments.input))[: arguments.sentences]
-        contenders = decoding.saved_contenders(arguments.model, int8=arguments.int8, device=device)
-    settings = decoding.Settings(
+        models = decoding.saved_models(arguments.model, int8=arguments.int8, device=device)
+    settings = decoding.DecodingSettings(
         batch_sizes=list(dict.fromkeys(arguments.batch)),
-        beam=arguments.beam or contenders[0].translator.options.beam,
+        beam=arguments.beam or models[0].translator.options.beam,
         repeats=arguments.repeats,
         force_length=arguments.force_length or arguments.model is None,
         fast=arguments.fast,
     )
-    result = decoding.measure_decoding(contenders, lines, settings, device=device)
+    result = decoding.measure_decoding(models, lines, settings, device=device)
     print(report.decoding_markdown(result))
     described = {
         "input": None if arguments.input is None else str(arguments.input),
@@ -299,32 +315,36 @@ def bench_decode(arguments: argparse.Namespace) -> int:
         "force_length": settings.force_length,
         "fast": settings.fast,
     }
-    write(arguments.json, lambda: report.as_json("decode", described, result))
+    write(arguments.json, lambda: result.as_json("decode", "models", {"settings": described}))
     write(arguments.figure, lambda: report.decoding_figure(result))
-    return 0
 
 
-def bench_attention(arguments: argparse.Namespace) -> int:
-    """Print the table of the attention benchmark."""
+def bench_attention(arguments: argparse.Namespace) -> None:
+    """Print the table of the attention benchmark, length by length."""
     check_heads(arguments.dim, arguments.heads)
     check_files(arguments, [])
-    from nmt.bench import attention
+    from dataclasses import asdict
+
+    from nmt.bench import attention, report
+    from nmt.bench.machine import describe_machine
+    from nmt.bench.result import Result
+    from nmt.tables import Table
 
     set_threads(arguments.threads)
-    sizes = attention.Sizes(
-        tokens=arguments.tokens,
-        dim=arguments.dim,
-        heads=arguments.heads,
-        dropout=arguments.dropout,
-        mask=arguments.mask,
-        device=choose_device(arguments.device).type,
-        repeats=arguments.repeats,
-    )
-    print(attention.run(sizes, arguments.lengths, arguments.json))
-    return 0
+    device = choose_device(arguments.device)
+    names = ("tokens", "dim", "heads", "dropout", "mask", "repeats")
+    sizes = attention.Sizes(**given(arguments, names), device=device.type)
+    machine = describe_machine(device)
+    print(machine, Table(report.ATTENTION_COLUMNS, []).markdown(), sep="\n\n", flush=True)
+    rows: list[attention.Measurement] = []
+    for measurements in attention.measure_attention(sizes, arguments.lengths):
+        print(report.attention_lines(measurements), flush=True)
+        rows += measurements
+    result = Result(machine, rows)
+    write(arguments.json, lambda: result.as_json("attention", "measurements", asdict(sizes)))
 
 
-def bench_growth(arguments: argparse.Namespace) -> int:
+def bench_growth(arguments: argparse.Namespace) -> None:
     """Print the tables of growth."""
     check_files(arguments, [])
     (kind,) = check_kinds([arguments.kind])
@@ -340,33 +360,32 @@ def bench_growth(arguments: argparse.Namespace) -> int:
         device=choose_device(arguments.device),
     )
     print(report.growth_markdown(result))
-    settings = {"kind": kind, "repeats": arguments.repeats}
-    write(arguments.json, lambda: report.as_json("growth", settings, result))
+    settings = {"settings": {"kind": kind, "repeats": arguments.repeats}}
+    write(arguments.json, lambda: result.as_json("growth", "axes", settings))
     write(arguments.figure, lambda: report.growth_figure(result))
-    return 0
 
 
 def split_overrides(arguments: argparse.Namespace) -> tuple[list[str] | None, list[str]]:
-    """Kinds and overrides: after `--kinds softmax`, argparse takes a.b=c for one more kind."""
+    """Kinds and overrides, because argparse takes a.b=c after `--kinds softmax` for a kind."""
     named = arguments.kinds or []
     kinds = [kind for kind in named if "=" not in kind]
     return kinds or None, [*arguments.overrides, *(kind for kind in named if "=" in kind)]
 
 
 def given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """The options of those names that were given, by name."""
+    """The options with these names that were given, by name."""
     values = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def refuse(name: str, other: str) -> NoReturn:
-    """Complain of an option that is for made-up tasks only."""
+    """Reject an option that only random data has a use for."""
     option = name.replace("_", "-")
     raise UserError(f"--{option}: is for random data: leave it out, or leave out {other}")
 
 
 def check_kinds(kinds: Sequence[str] | None, *, extra: Sequence[str] = ()) -> list[str]:
-    """The kinds to compare, each once; all of them unless some are named."""
+    """The kinds to compare, without repetitions; all of them if none are named."""
     from nmt.bench.kinds import KINDS
     from nmt.config.config import ATTENTION_ALIASES
 
@@ -379,7 +398,7 @@ def check_kinds(kinds: Sequence[str] | None, *, extra: Sequence[str] = ()) -> li
 
 
 def check_files(arguments: argparse.Namespace, inputs: Sequence[Path | None]) -> None:
-    """Complain before anything long begins of files that could not be written at its end."""
+    """Reject output files that could not be written, before the long measurements begin."""
     outputs = [arguments.json, arguments.figure]
     check_outputs(outputs, inputs)
     for path in outputs:
@@ -388,13 +407,13 @@ def check_files(arguments: argparse.Namespace, inputs: Sequence[Path | None]) ->
 
 
 def check_heads(dim: int, heads: int) -> None:
-    """Complain of a width that heads cannot share."""
+    """Reject a width that cannot be divided among the heads."""
     if dim % heads != 0:
         raise UserError(f"--heads: expected a divisor of --dim ({dim}), got {heads}")
 
 
 def make_shapes(values: dict[str, Any]) -> "Shapes":
-    """The shapes that the options describe."""
+    """The shapes of random data that the options describe."""
     from nmt.bench.synthetic import FIRST_WORD, Shapes
 
     shapes = Shapes(**values)
@@ -405,24 +424,15 @@ def make_shapes(values: dict[str, Any]) -> "Shapes":
 
 
 def set_threads(threads: int | None) -> None:
-    """Tell torch, unless the choice is its own."""
+    """Set the number of torch's threads, if one was given."""
     import torch
 
     if threads:
         torch.set_num_threads(threads)
 
 
-def choose_device(name: str) -> "torch.device":
-    """`auto` takes a GPU when there is one."""
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device: expected a device that exists, got cuda; use --device cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
 def write(path: Path | None, make: Callable[[], str | bytes]) -> None:
-    """Write a file, if one is wanted."""
+    """Write a file, if one was asked for."""
     if path is None:
         return
     content = make()
@@ -430,7 +440,7 @@ def write(path: Path | None, make: Callable[[], str | bytes]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run nmt-bench; returns the exit code."""
     return console.run(build_parser(), bench, argv)
 
 

@@ -8,7 +8,7 @@ from driver import serve
 from make_task import WORD, training_config
 from task import BEAM, LENGTH_PENALTY, DecodingData, TrainingData
 
-from nmt.bench.training import Contender, Task
+from nmt.bench.training import Task, TrainingModel
 from nmt.data.batching import BatchStream
 from nmt.data.corpus import EncodedCorpus
 from nmt.decoding.translator import Translator
@@ -33,13 +33,13 @@ class OurTrainer:
         vocabulary = TrainingData(arguments.task).vocabulary
         first = [next(self.updates)]
         task = Task(config, vocabulary, vocabulary, first)
-        self.contender = Contender(task, arguments.option, torch.device("cpu"))
+        self.model = TrainingModel(task, arguments.option, torch.device("cpu"))
 
     def update(self) -> int:
         """One update."""
-        self.contender.updates = list(itertools.islice(self.updates, 1))
-        self.contender()
-        return self.contender.updates[0].tokens
+        self.model.updates = list(itertools.islice(self.updates, 1))
+        self.model()
+        return self.model.updates[0].tokens
 
 
 class OurDecoder:

@@ -1,10 +1,13 @@
 """nmt-bench attention measures every kind and says what it measured."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nmt.bench import attention
+from nmt.bench.attention import Sizes
 from nmt.cli import bench
 from nmt.model.attention_kinds import ATTENTION_KINDS
 
@@ -52,3 +55,20 @@ def test_mistakes_are_one_line(
     assert code == 2
     assert message in error_text
     assert error_text.count("\n") == 1
+
+
+def test_each_length_is_printed_before_the_next_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that is interrupted has printed what it measured."""
+    printed: list[str] = []
+
+    def make_forms(sizes: Sizes, length: int) -> dict[str, Callable[[], None]]:
+        printed.append(capsys.readouterr().out)
+        return original(sizes, length)
+
+    original = attention.make_forms
+    monkeypatch.setattr(attention, "make_forms", make_forms)
+    assert bench.main([*QUICK, "--lengths", "4", "8"]) == 0
+    printed.append(capsys.readouterr().out)
+    assert [text.count("\n| rela-g | ") for text in printed] == [0, 1, 1]

@@ -40,7 +40,7 @@ def test_training_counts_every_target_token_once(tmp_path: Path) -> None:
     assert first.shape[0] * first.shape[1] <= 4096
     assert all(row[row != 0][-1] == EOS for row in first)
     trainer = OurTrainer(options(tmp_path / "task", "rela-g"))
-    before = trainer.contender.updates[0].tokens
+    before = trainer.model.updates[0].tokens
     found = measure_training(trainer, 1)
     assert before + found["tokens"] <= len(data.sides["target"][0])
     assert found["seconds"] > 0.0

@@ -8,8 +8,9 @@ import torch
 
 from nmt.bench.decoding import Sentences, group_seconds
 from nmt.bench.machine import MatrixProduct, describe_machine, peak_memory
+from nmt.bench.result import speed_fields
 from nmt.bench.synthetic import Shapes, synthetic_codec, synthetic_config, synthetic_lines
-from nmt.bench.timing import Spread, seconds, timed
+from nmt.bench.timing import Spread, measure_rounds, seconds
 from nmt.bench.training import synthetic_task
 from nmt.errors import DataError
 
@@ -17,16 +18,30 @@ CPU = torch.device("cpu")
 
 
 def test_time_is_that_of_one_call() -> None:
-    result, total = timed(lambda: time.sleep(0.02) or "done", CPU)
-    assert result == "done"
+    total = seconds(lambda: time.sleep(0.02), CPU)
     assert total >= 0.02
-    assert 0.005 <= seconds(lambda: time.sleep(0.005), 4, CPU) < 0.02 + total
+    assert 0.005 <= seconds(lambda: time.sleep(0.005), CPU, calls=4) < 0.02 + total
 
 
-def test_spread_and_ratios_of_neighbours() -> None:
+def test_every_round_runs_all_cases_in_turn() -> None:
+    called: list[str] = []
+    turns: list[int] = []
+    cases = [lambda: called.append("a"), lambda: time.sleep(0.002) or called.append("b")]
+    times = measure_rounds(cases, repeats=3, device=CPU, calls=[2, 1], advance=turns.append)
+    assert "".join(called) == "aabaabaab"
+    assert times.shape == (2, 3)
+    assert (times[1] >= 0.002).all()
+    assert turns == [1] * 6
+
+
+def test_ratios_are_taken_within_a_round() -> None:
     assert Spread.of([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
-    # A round in which the machine was ten times slower leaves the ratio alone.
-    assert Spread.of_ratios([1.0, 10.0, 1.0], [2.0, 20.0, 2.0]) == Spread(0.5, 0.5, 0.5)
+    # A round in which the machine was ten times slower leaves the ratios alone.
+    reference, own, rate = np.array([[1.0, 10.0, 1.0], [2.0, 20.0, 2.0], [64.0, 6.4, 64.0]])
+    fields = speed_fields(own, reference, rate, tokens=8, operations=16)
+    assert fields["tokens_per_second"] == Spread(4.0, 0.4, 4.0)
+    assert fields["relative_speed"] == Spread(0.5, 0.5, 0.5)
+    assert fields["share_of_matrix_rate"] == Spread(0.125, 0.125, 0.125)
 
 
 def test_peak_memory_sees_what_is_freed_again() -> None:
@@ -51,15 +66,15 @@ def test_the_machine_is_named() -> None:
     assert machine.threads == torch.get_num_threads()
     for part in (machine.processor, machine.torch):
         assert part in str(machine)
-    assert MatrixProduct(CPU).rate() > 1e8
+    product = MatrixProduct(CPU)
+    assert product.rates(np.array([seconds(product.case, CPU)])) > 1e8
 
 
 def test_time_of_a_batch_goes_to_the_groups_of_its_sentences() -> None:
-    batches = [slice(0, 4), slice(4, 8), slice(8, 10)]
-    times = np.array([[4.0, 8.0, 2.0], [8.0, 16.0, 4.0]])
-    found = group_seconds(times, batches, [5, 5])
-    assert found.tolist() == [[6.0, 8.0], [12.0, 16.0]]
-    assert group_seconds(times, batches, [10]).tolist() == [[14.0], [28.0]]
+    times = np.array([[4.0, 8.0], [8.0, 16.0], [2.0, 4.0]])
+    found = group_seconds(times, [4, 4, 2], [5, 5])
+    assert found.tolist() == [[6.0, 12.0], [8.0, 16.0]]
+    assert group_seconds(times, [4, 4, 2], [10]).tolist() == [[14.0, 28.0]]
 
 
 def test_sentences_are_sorted_and_blank_ones_left_out() -> None:

@@ -1,0 +1,82 @@
+"""The look of all figures, and PNG files from them.
+
+Every model has its own colour and marker in all figures. They can be told apart without colour
+vision and in print without colours.
+"""
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib import font_manager
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+# The palette of Okabe and Ito, without its yellow, which is too light for lines on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+GREY = "#555555"
+DPI = 160
+STYLE: dict[Any, Any] = {
+    "font.size": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 10.5,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.7,
+    "xtick.color": "#333333",
+    "ytick.color": "#333333",
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.0,
+    "legend.frameon": False,
+    "text.parse_math": False,  # a dollar sign in a word is a dollar sign
+}
+# The first font that has a character is used.
+FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Noto Sans")
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Use our style, whatever the user's own settings of matplotlib are."""
+    installed = set(font_manager.get_font_names())
+    family = [font for font in FONTS if font in installed]
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({**STYLE, "font.family": family or ["sans-serif"]})
+        # A character that no font has is drawn as a box.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure outside pyplot, which would keep global state; sizes are in inches."""
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file, without a date."""
+    data = io.BytesIO()
+    figure.savefig(data, format="png", metadata={"Software": None})
+    return data.getvalue()
+
+
+def look(number: int) -> dict[str, Any]:
+    """The colour and marker of a model."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKS[number % len(MARKS)]}
+
+
+def legend(figure: Figure, entries: dict[str, Any]) -> None:
+    """Add a legend below all panels."""
+    # matplotlib leaves out labels that begin with an underscore.
+    labels = [f" {label}" if label.startswith("_") else label for label in entries]
+    columns = min(len(labels), 4)
+    figure.legend(list(entries.values()), labels, loc="outside lower center", ncols=columns)
