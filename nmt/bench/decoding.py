@@ -15,9 +15,11 @@ from nmt.bench.synthetic import Shapes, synthetic_codec, synthetic_config
 from nmt.bench.timing import Spread, Times, measure_rounds
 from nmt.bench.work import translation_operations
 from nmt.checkpoint.model_directory import NoInitialisation
+from nmt.config.limits import MAX_BATCH_TOKENS
+from nmt.config.search_options import SearchOptions
 from nmt.data.codec import Codec
 from nmt.decoding.ensemble import Member
-from nmt.decoding.translation import Line, Options
+from nmt.decoding.translation import Line
 from nmt.decoding.translator import Translator
 from nmt.errors import DataError
 from nmt.model.summary import count
@@ -25,7 +27,7 @@ from nmt.model.transformer import Transformer
 from nmt.progress import progress_bar
 
 GROUPS = 10
-NO_LIMIT = 1 << 30  # tokens in a batch, because its sentences are counted instead
+NO_LIMIT = MAX_BATCH_TOKENS  # tokens in a batch, because its sentences are counted instead
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def random_translator(
     on_cpu = device.type == "cpu"
     return Translator(
         [Member.quick(model, codec, int8=int8) if on_cpu else Member(model, codec, model.logits)],
-        Options.of(config.decode),
+        SearchOptions.of(config.decode),
         max_source_length=None,
         device=device,
     )
@@ -165,12 +167,12 @@ class BatchTranslation:
         self, model: DecodingModel, sentences: Sentences, batch: slice, settings: DecodingSettings
     ) -> None:
         longest = max(sentences.lengths[batch]) - 1
-        self.options = Options(
+        self.options = SearchOptions(
             beam=settings.beam,
             batch_tokens=NO_LIMIT,
             min_length=longest if settings.force_length else 0,
             max_length=longest if settings.force_length else None,
-            max_length_extra=longest if settings.force_length else Options.max_length_extra,
+            max_length_extra=longest if settings.force_length else SearchOptions.max_length_extra,
             fast=settings.fast,
         )
         self.model = model

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nmt.analysis.symmetrization import SYMMETRIZATIONS
 from nmt.cli import console
-from nmt.cli.arguments import check_outputs, positive, whole_number
+from nmt.cli.arguments import batch_tokens, check_outputs, length, positive, whole_number
 from nmt.errors import UserError
 
 DESCRIPTION = """\
@@ -71,14 +71,14 @@ def add_input(parser: console.Parser) -> None:
     )
     group.add_argument(
         "--max-length",
-        type=positive,
+        type=length,
         default=512,
         metavar="N",
         help="pairs with more subwords on a side get an empty line, and a warning (default: 512)",
     )
     group.add_argument(
         "--batch-tokens",
-        type=positive,
+        type=batch_tokens,
         default=2048,
         metavar="N",
         help="positions computed at a time; changes no link (default: 2048)",

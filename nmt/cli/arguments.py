@@ -1,40 +1,75 @@
-"""Command-line arguments that several commands share."""
+"""Command-line arguments that several commands share, read by the rules of configurations."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+from nmt.config.document import Place, Scalar, Source
+from nmt.config.limits import (
+    BatchTokens,
+    Length,
+    NonNegative,
+    Positive,
+    PositiveFloat,
+    Processes,
+    Seed,
+    Share,
+)
+from nmt.config.scalars import MismatchError, limits, read_scalar, type_hints
+from nmt.config.search_options import command_line_fields
 from nmt.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-
-def whole_number(text: str) -> int:
-    """A number from 0 on, for argparse."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
-    return int(text)
+COMMAND_LINE = Place(Source("command line", Path(), has_lines=False))
 
 
-def positive(text: str) -> int:
-    """A whole number above 0, for argparse."""
-    number = whole_number(text)
-    if number == 0:
-        raise argparse.ArgumentTypeError("expected a number above 0, got 0")
-    return number
+def reader(annotation: Any) -> Callable[[str], Any]:
+    """The argparse type of values that a configuration would take as `annotation`."""
+
+    def read(text: str) -> Any:
+        try:
+            return read_scalar(Scalar(COMMAND_LINE, text), annotation)
+        except MismatchError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
 
 
-def share(text: str) -> float:
-    """A number above 0 and up to 1, for argparse."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0.0 < number <= 1.0:
-        raise argparse.ArgumentTypeError(f"expected a share above 0 and up to 1, got {text!r}")
-    return number
+whole_number = reader(NonNegative)
+positive = reader(Positive)
+positive_number = reader(PositiveFloat)
+share = reader(Share)
+seed = reader(Seed)
+length = reader(Length)
+batch_tokens = reader(BatchTokens)
+processes = reader(Processes)
+
+
+def add_fields(group: argparse._ArgumentGroup, section: type) -> None:
+    """Offer the fields of a dataclass of options; one that is not given is None."""
+    for flag, field in command_line_fields(section):
+        annotation = type_hints(section)[field.name]
+        help_text = field.metadata["help"].replace("%", "%%")
+        if limit := limits(annotation):
+            help_text += f" ({limit})"
+        shape: dict[str, Any] = (
+            {"choices": get_args(annotation)}
+            if get_origin(annotation) is Literal
+            else {"type": reader(annotation), "metavar": field.metadata["metavar"]}
+        )
+        name = f"--{flag.replace('_', '-')}"
+        group.add_argument(name, dest=field.name, help=help_text, **shape)
+
+
+def given_fields(arguments: argparse.Namespace, section: type) -> dict[str, Any]:
+    """The values of those fields that the command line gave."""
+    values = {
+        field.name: getattr(arguments, field.name) for _, field in command_line_fields(section)
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt.cli import console
-from nmt.cli.arguments import check_outputs, positive, share
+from nmt.cli.arguments import batch_tokens, check_outputs, length, share
 from nmt.data.text import EMPTY, BadLine, LineWriter, read_lines, read_text
 from nmt.errors import DataError, UserError
 
@@ -93,14 +93,14 @@ def add_input(parser: console.Parser) -> None:
     group.add_argument("--target", type=Path, required=True, metavar="FILE", help="target text")
     group.add_argument(
         "--max-length",
-        type=positive,
+        type=length,
         default=512,
         metavar="N",
         help="pairs with more subwords on a side are not scored (default: 512)",
     )
     group.add_argument(
         "--batch-tokens",
-        type=positive,
+        type=batch_tokens,
         default=2048,
         metavar="N",
         help="positions computed at a time; changes no number (default: 2048)",

@@ -11,6 +11,7 @@ from typing import Any
 
 from nmt import evaluation
 from nmt.cli import console
+from nmt.cli.arguments import positive
 from nmt.data.text import read_text
 from nmt.errors import DataError
 from nmt.evaluation import Comparison, Score
@@ -127,13 +128,13 @@ def _add_comparison(parser: console.Parser) -> None:
     )
     group.add_argument(
         "--samples",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="bootstrap samples or randomisation trials (default: bs 1000, ar 10000)",
     )
     group.add_argument(
         "--seed",
-        type=_positive,
+        type=positive,
         default=evaluation.DEFAULT_SEED,
         metavar="N",
         help="seed of the paired test, from 1 up (default: %(default)s, SacreBLEU's)",
@@ -188,12 +189,6 @@ def score(arguments: argparse.Namespace) -> None:
     else:
         print(_as_table(arguments, rows))
     sys.stdout.flush()
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 up, got {text}")
-    return int(text)
 
 
 def _check_arguments(arguments: argparse.Namespace) -> None:

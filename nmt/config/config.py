@@ -5,13 +5,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from nmt.config.limits import (
+    MAX_BATCH_TOKENS,
+    MAX_BEAM,
+    BatchTokens,
+    Heads,
+    InnerWidth,
+    Layers,
+    Length,
+    LineBytes,
+    NonNegative,
+    NonNegativeFloat,
+    NonNegativeProcesses,
+    Pieces,
+    Positive,
+    PositiveFloat,
+    Probability,
+    Scale,
+    Seconds,
+    Seed,
+    Width,
+)
 from nmt.config.schema import Names, Range
-
-Positive = Annotated[int, Range(1)]
-NonNegative = Annotated[int, Range(0)]
-Probability = Annotated[float, Range(0.0, 1.0, open_above=True)]
-PositiveFloat = Annotated[float, Range(0.0, open_below=True)]
-NonNegativeFloat = Annotated[float, Range(0.0)]
+from nmt.config.search_options import DecodeConfig
 
 TokenizerKind = Literal["none", "moses", "jieba"]
 
@@ -64,8 +80,8 @@ class SubwordConfig:
     options: ClassVar[Mapping[str, frozenset[str]]] = SUBWORD_OPTIONS
 
     kind: Literal["bpe", "sentencepiece", "none"] = "bpe"
-    merges: Positive = 32000  # bpe: merge operations
-    vocabulary_size: Positive = 32000  # sentencepiece: pieces; none: most frequent words kept
+    merges: Pieces = 32000  # bpe: merge operations
+    vocabulary_size: Pieces = 32000  # sentencepiece: pieces; none: most frequent words kept
     joint: bool = True  # one subword model (and with it one set of merges) for both sides
     vocabulary_threshold: NonNegative = 0  # bpe: pieces seen less often are split further
     model: Literal["unigram", "bpe"] = "unigram"  # sentencepiece's algorithm
@@ -82,12 +98,12 @@ class DataConfig:
     validation: ParallelFiles
     tokenizer: TokenizerConfig = TokenizerConfig()
     subword: SubwordConfig = SubwordConfig()
-    max_length: Positive = 256  # subwords a side; longer pairs are left out and counted
+    max_length: Length = 256  # subwords a side; longer pairs are left out and counted
     max_ratio: NonNegativeFloat = 0.0  # longer side / shorter side; 0: any
     on_bad_line: Literal["error", "skip"] = "error"  # invalid UTF-8, over-long or empty lines
-    max_line_bytes: Positive = 1_000_000
+    max_line_bytes: LineBytes = 1_000_000
     prepared_dir: Path | None = None  # default: `prepared` in the run directory
-    workers: NonNegative = 0  # processes that encode text; 0: one a core
+    workers: NonNegativeProcesses = 0  # processes that encode text; 0: one a core
 
 
 @dataclass(frozen=True)
@@ -103,9 +119,9 @@ class AttentionConfig:
     activation: Literal["relu", "gelu", "leaky_relu", "squared_relu", "identity"] | None = None
     norm: Literal["rms", "layer", "none"] | None = None
     gate: bool | None = None
-    gain_init: float | Literal["uniform"] | None = None
-    threshold: float | Literal["learned"] | None = None
-    k: Positive | None = None
+    gain_init: Scale | Literal["uniform"] | None = None
+    threshold: Scale | Literal["learned"] | None = None
+    k: Length | None = None
     backend: Literal["solver", "package"] | None = None
 
 
@@ -135,11 +151,11 @@ class AttentionTypesConfig:
 class ModelConfig:
     """The Transformer; the defaults are Transformer-base as the paper trains it."""
 
-    dim: Positive = 512
-    heads: Positive = 8
-    encoder_layers: Positive = 6
-    decoder_layers: Positive = 6
-    feed_forward_dim: Positive = 2048
+    dim: Width = 512
+    heads: Heads = 8
+    encoder_layers: Layers = 6
+    decoder_layers: Layers = 6
+    feed_forward_dim: InnerWidth = 2048
     dropout: Probability = 0.1  # on embeddings and residual branches
     attention_dropout: Probability = 0.1  # on attention weights
     feed_forward_dropout: Probability = 0.0  # inside the feed-forward sublayer
@@ -172,7 +188,7 @@ class TrainConfig:
     """The training loop."""
 
     max_updates: Positive = 100_000
-    batch_tokens: Positive = 6250  # target tokens of one forward pass on one device
+    batch_tokens: BatchTokens = 6250  # target tokens of one forward pass on one device
     accumulate: Positive = 4  # forward passes per update, over all devices together
     learning_rate: PositiveFloat = 1.0  # noam: a factor; other schedules: the highest rate
     schedule: ScheduleConfig = ScheduleConfig()
@@ -183,12 +199,12 @@ class TrainConfig:
     compile: bool = False  # torch.compile; pays on GPUs
     ema: Probability = 0.0  # decay of an average of the weights; 0: none
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: NonNegative = 0  # CPU threads; 0: torch's choice
-    prefetch: NonNegative = 2  # batches made ahead by a background thread
+    threads: NonNegativeProcesses = 0  # CPU threads; 0: torch's choice
+    prefetch: Annotated[int, Range(0, 1000)] = 2  # batches made ahead by a background thread
     save_every: Positive = 1000
-    keep_last: Annotated[int, Range(2)] = 5
+    keep_last: Annotated[int, Range(2, 1_000_000)] = 5
     log_every: Positive = 100
-    distributed_timeout: PositiveFloat = 120.0  # seconds until a silent process counts as dead
+    distributed_timeout: Seconds = 120.0  # seconds until a silent process counts as dead
 
 
 @dataclass(frozen=True)
@@ -196,23 +212,11 @@ class ValidateConfig:
     """Validation during training; beam 0 leaves decoding (and BLEU) out."""
 
     every: Positive = 1000
-    beam: NonNegative = 4
+    beam: Annotated[int, Range(0, MAX_BEAM)] = 4
     metric: Literal["bleu", "chrf", "loss", "perplexity"] = "bleu"
     patience: NonNegative = 0  # validations without improvement before the run stops; 0: never
     sentences: NonNegative = 0  # decode at most so many; 0: all
-    batch_tokens: NonNegative = 0  # 0: as train.batch_tokens
-
-
-@dataclass(frozen=True)
-class DecodeConfig:
-    """Defaults of nmt-translate and of validation."""
-
-    beam: Positive = 4
-    length_penalty: float = 0.6
-    batch_tokens: Positive = 4096
-    max_length_ratio: PositiveFloat = 2.0  # output length <= ratio * source length + extra
-    max_length_extra: NonNegative = 50
-    early_stop: Literal["likely", "exact"] = "likely"  # exact: look ahead to the maximum length
+    batch_tokens: Annotated[int, Range(0, MAX_BATCH_TOKENS)] = 0  # 0: as train.batch_tokens
 
 
 @dataclass(frozen=True)
@@ -221,11 +225,11 @@ class Config:
 
     run_dir: Path
     data: DataConfig
-    seed: NonNegative = 1
+    seed: Seed = 1
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     validate: ValidateConfig = ValidateConfig()
-    decode: DecodeConfig = DecodeConfig()
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
 
 
 def resolved_prepared_dir(config: Config) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from nmt.config.document import Items, Node, Scalar, quote, resolve_path
+from nmt.errors import UserError
 
 DIGITS = r"[0-9]+(?:_[0-9]+)*"
 INTEGER = re.compile(rf"[+-]?{DIGITS}")
@@ -18,6 +19,7 @@ NUMBER = re.compile(rf"[+-]?(?:{DIGITS}(?:\.(?:{DIGITS})?)?|\.{DIGITS})(?:[eE][+
 LEADING_ZERO = re.compile(r"[+-]?0[0-9_]")
 LARGEST_INTEGER = 2**63 - 1
 LARGEST_EXACT_FLOAT = 2**53
+UNIONS = (Union, types.UnionType)
 
 # The spellings of YAML 1.1; we take `true` and `false` and tell the writer of another one so.
 TRUE_WORDS = frozenset({"true", "yes", "on", "y"})
@@ -47,9 +49,9 @@ class Range:
     def __str__(self) -> str:
         limits = []
         if self.low is not None:
-            limits.append(f"{'above' if self.open_below else 'at least'} {self.low:g}")
+            limits.append(f"{'above' if self.open_below else 'at least'} {self.low:,.12g}")
         if self.high is not None:
-            limits.append(f"{'below' if self.open_above else 'at most'} {self.high:g}")
+            limits.append(f"{'below' if self.open_above else 'at most'} {self.high:,.12g}")
         return " and ".join(limits)
 
 
@@ -68,10 +70,30 @@ def type_hints(section: type) -> dict[str, Any]:
     return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
 
 
+def check_fields(section: Any) -> None:
+    """Raise for the first number of a dataclass that is not within its limits."""
+    kind: type = type(section)
+    for name, annotation in type_hints(kind).items():
+        value = getattr(section, name)
+        limit = limits(annotation)
+        if value is not None and limit is not None and value not in limit:
+            raise UserError(f"{name}: expected {describe(annotation)}, got {value}")
+
+
+def limits(annotation: Any) -> Range | None:
+    """The limits of a number that may also be None; None if there are none."""
+    members = get_args(annotation) if get_origin(annotation) in UNIONS else (annotation,)
+    for member in members:
+        if get_origin(member) is Annotated and isinstance(member.__metadata__[0], Range):
+            found: Range = member.__metadata__[0]
+            return found
+    return None
+
+
 def read_scalar(scalar: Scalar, annotation: Any) -> Any:
     """The value of the annotated type; raises MismatchError with what was expected."""
     origin = get_origin(annotation)
-    if origin in (Union, types.UnionType):
+    if origin in UNIONS:
         return _read_union(scalar, annotation)
     if scalar.is_null:
         hint = "; write none" if "none" in _choices(annotation) else ""
@@ -212,7 +234,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     origin = get_origin(annotation)
     if origin is Literal:
         return get_args(annotation)
-    if origin in (Union, types.UnionType):
+    if origin in UNIONS:
         return tuple(word for member in get_args(annotation) for word in _choices(member))
     return ()
 
@@ -228,7 +250,7 @@ def describe(annotation: Any) -> str:
     if origin is Literal:
         names = get_args(annotation)
         return f"one of {', '.join(names)}" if len(names) > 1 else str(names[0])
-    if origin in (Union, types.UnionType):
+    if origin in UNIONS:
         members = [member for member in get_args(annotation) if member is not type(None)]
         return " or ".join(describe(member) for member in members)
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}

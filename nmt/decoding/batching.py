@@ -1,8 +1,15 @@
-"""Sentences of similar length go together, so that little of a batch is padding."""
+"""Batches: sentences of similar length, so that little is padding, and as many as memory allows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
 
 from nmt.decoding.ensemble import round_up
+from nmt.errors import is_out_of_memory
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def length_batches(lengths: Sequence[int], *, batch_tokens: int, multiple: int) -> list[list[int]]:
@@ -20,3 +27,28 @@ def length_batches(lengths: Sequence[int], *, batch_tokens: int, multiple: int) 
             longest = round_up(lengths[position], multiple)
         batches[-1].append(position)
     return batches
+
+
+def compute_by_halves(
+    batch: Sequence[Item],
+    compute: Callable[[Sequence[Item]], list[Result]],
+    too_large: Callable[[Item], Result],
+) -> list[Result]:
+    """`compute` of a batch, or of its halves when memory does not suffice.
+
+    An item that does not fit by itself has the result `too_large`.
+    """
+    try:
+        return compute(batch)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    if len(batch) == 1:
+        return [too_large(batch[0])]
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    half = len(batch) // 2
+    return [
+        *compute_by_halves(batch[:half], compute, too_large),
+        *compute_by_halves(batch[half:], compute, too_large),
+    ]

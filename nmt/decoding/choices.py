@@ -11,26 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nmt.config.search_options import Sampling
 from nmt.native import search as native
 from nmt.native.library import kernels_for
 
 GROUP_SIZE = 16  # numbers of which `top_k` takes the maximum first
 LEAST_GROUPS = 8  # for each number that is wanted: with fewer there is little to gain
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Draw tokens instead of taking the best."""
-
-    temperature: float = 1.0  # below 1 sharpens, above 1 flattens
-    top_k: int = 0  # only the k most probable tokens; 0: all
-    top_p: float = 1.0  # only the most probable tokens that together reach this probability
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        assert self.temperature > 0.0, "expected a temperature above 0"
-        assert 0.0 < self.top_p <= 1.0, "expected 0 < top_p <= 1"
-        assert self.top_k >= 0, "expected top_k >= 0"
 
 
 @dataclass(frozen=True)

@@ -3,26 +3,31 @@
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
-from nmt.data.text import LineWriter
+from nmt.config.search_options import SearchOptions
+from nmt.data.text import BadLine, LineWriter
 from nmt.decoding.attention_file import attention_writer
+from nmt.decoding.failures import LineFailures
 from nmt.decoding.scorer import PairScore
-from nmt.decoding.streaming import in_order, windows
-from nmt.decoding.translation import Line, Options, Translation
+from nmt.decoding.streaming import LineSource, in_order, windows
+from nmt.decoding.translation import NO_DETAILS, Details, Failure, Line, Translation
 from nmt.errors import DataError
 
 logger = logging.getLogger(__name__)
+
+OnBadLine = Literal["error", "skip"]
 
 
 class Engine(Protocol):
     """A `Translator` or a `WorkerPool`."""
 
     def translate_lines(
-        self, lines: Sequence[Line], options: Options
+        self, lines: Sequence[Line], options: SearchOptions, details: Details
     ) -> Iterator[tuple[int, Translation]]:
         """The position of each line and its translation, in any order."""
 
@@ -81,6 +86,8 @@ class Outputs:
             self.text.write(self._format(number, one, nbest=nbest))
 
     def _format(self, number: int, translation: Translation, *, nbest: bool) -> str:
+        if translation.failed and not nbest:
+            return ""
         log_probability = f"{translation.log_probability:.6f}"
         if nbest:
             return (
@@ -92,33 +99,34 @@ class Outputs:
 
 def translate_stream(
     engine: Engine,
-    options: Options,
+    options: SearchOptions,
     outputs: Outputs,
+    source: LineSource,
     *,
-    lines: Iterator[str],
-    ready: Callable[[], bool],
-    name: str,
-    prefixes: Iterable[str] | None = None,
+    details: Details = NO_DETAILS,
+    prefixes: LineSource | None = None,
+    on_bad_line: OnBadLine = "error",
     buffer: int | None = None,
     advance: Callable[[int], object] = bool,
-) -> list[int]:
-    """Translate and write all lines in order; returns the numbers (from 1) of those that failed.
+) -> LineFailures:
+    """Translate and write all lines in order; returns those that have no translation.
 
-    `name` is what warnings call the input; `advance` is told of every line that is done.
+    `advance` is told of every line that is done.
     """
-    numbered = number_lines(lines, prefixes, name)
-    failed: list[int] = []
-    for window in windows(numbered, ready, size=buffer):
-        found = in_order(engine.translate_lines(window, options))
-        for line, translation in zip(window, found, strict=True):
-            place = f"{name}:{line.number + 1}"
-            warn_of_dropped(place, translation.num_dropped)
-            if translation.failed:
-                logger.warning("%s: not translated, the model computes NaN for it", place)
-                failed.append(line.number + 1)
+    failures = LineFailures(source.name, "translated")
+    for window in windows(number_lines(source, prefixes, on_bad_line), source.ready, size=buffer):
+        found = in_order(engine.translate_lines(window, options, details))
+        for line, one in zip(window, found, strict=True):
+            number = line.number + 1
+            translation = one
+            warn_of_dropped(f"{source.name}:{number}", one.num_dropped)
+            if line.problem:
+                translation = replace(one, failure=Failure.UNREADABLE, nbest=())
+            if translation.failure is not None:
+                failures.add(number, translation.failure, line.problem)
             outputs.write(line.number, translation, nbest=options.nbest > 1)
             advance(1)
-    return failed
+    return failures
 
 
 def warn_of_dropped(place: str, num_dropped: int) -> None:
@@ -127,24 +135,40 @@ def warn_of_dropped(place: str, num_dropped: int) -> None:
         logger.warning("%s: too long, its last %d subwords are left out", place, num_dropped)
 
 
-def number_lines(lines: Iterator[str], prefixes: Iterable[str] | None, name: str) -> Iterator[Line]:
-    """Lines with their numbers and prefixes; there have to be as many prefixes as lines."""
-    if prefixes is None:
-        yield from (Line(number, text) for number, text in enumerate(lines))
-        return
-    for number, (text, prefix) in enumerate(pair_up(lines, prefixes, name, "the prefixes")):
-        yield Line(number, text, prefix)
+def number_lines(
+    source: LineSource, others: LineSource | None, on_bad_line: OnBadLine
+) -> Iterator[Line]:
+    """Lines with their numbers and, as prefixes, line n of `others`, which has to be as long.
+
+    A bad line on either side is an error, or a line with a problem and without text.
+    """
+    for number, (text, other) in enumerate(pair_up(source, others)):
+        problem = ""
+        for origin, item in ((source, text), (others, other)):
+            if origin is not None and isinstance(item, BadLine):
+                problem = problem or origin.describe(item)
+        if problem and on_bad_line == "error":
+            raise DataError(f"{problem}; `--on-bad-line skip` leaves such lines empty")
+        if isinstance(text, BadLine) or isinstance(other, BadLine):
+            yield Line(number, "", problem=problem)
+        else:
+            yield Line(number, text, other)
 
 
 def pair_up(
-    lines: Iterable[str], others: Iterable[str], name: str, other_name: str
-) -> Iterator[tuple[str, str]]:
-    """Line n of both; an error when one has more."""
-    for number, (one, other) in enumerate(itertools.zip_longest(lines, others), start=1):
+    source: LineSource, others: LineSource | None
+) -> Iterator[tuple[str | BadLine, str | BadLine]]:
+    """Line n of both, or with the empty line; an error when one has more."""
+    if others is None:
+        yield from ((line, "") for line in source.lines)
+        return
+    pairs = itertools.zip_longest(source.lines, others.lines)
+    for number, (one, other) in enumerate(pairs):
         if one is None or other is None:
-            shorter, longer = (name, other_name) if one is None else (other_name, name)
+            names = (source.name, others.name)
+            shorter, longer = names if one is None else names[::-1]
             raise DataError(
-                f"{shorter} ends after line {number - 1}, but {longer} goes on; expected as many "
+                f"{shorter} ends after line {number}, but {longer} goes on; expected as many "
                 "lines in both"
             )
         yield one, other
@@ -153,23 +177,31 @@ def pair_up(
 def score_stream(
     scorer: Scorer,
     writer: LineWriter,
+    source: LineSource,
+    targets: LineSource,
     *,
-    lines: Iterator[str],
-    targets: Iterable[str],
-    ready: Callable[[], bool],
-    name: str,
-    target_name: str,
     batch_tokens: int,
+    on_bad_line: OnBadLine = "error",
     buffer: int | None = None,
     advance: Callable[[int], object] = bool,
-) -> None:
-    """Write the log probability of each target line as a translation of the source line."""
-    pairs = pair_up(lines, targets, name, target_name)
-    number = 0
-    for window in windows(pairs, ready, size=buffer):
-        sources, outputs = zip(*window, strict=True)
-        for pair in scorer.score_pairs(sources, outputs, batch_tokens=batch_tokens):
-            number += 1
-            warn_of_dropped(f"{name}:{number}", pair.num_dropped)
-            writer.write(f"{pair.log_probability:.6f}")
+) -> LineFailures:
+    """Write the log probability of each target line as a translation of the source line.
+
+    Returns the lines without one, which are empty in the output.
+    """
+    failures = LineFailures(source.name, "scored")
+    for window in windows(number_lines(source, targets, on_bad_line), source.ready, size=buffer):
+        scores = scorer.score_pairs(
+            [line.text for line in window],
+            [line.prefix for line in window],
+            batch_tokens=batch_tokens,
+        )
+        for line, pair in zip(window, scores, strict=True):
+            number = line.number + 1
+            warn_of_dropped(f"{source.name}:{number}", pair.num_dropped)
+            failure = Failure.UNREADABLE if line.problem else pair.failure
+            if failure is not None:
+                failures.add(number, failure, line.problem)
+            writer.write("" if failure is not None else f"{pair.log_probability:.6f}")
             advance(1)
+    return failures

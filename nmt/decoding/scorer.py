@@ -1,11 +1,12 @@
 """The log probability that models give to known translations: one pass, no search."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from nmt.decoding.batching import length_batches
+from nmt.decoding.batching import compute_by_halves, length_batches
 from nmt.decoding.ensemble import (
     LENGTH_MULTIPLE,
     Ids,
@@ -13,6 +14,7 @@ from nmt.decoding.ensemble import (
     target_log_probabilities,
 )
 from nmt.decoding.search import length_penalty
+from nmt.decoding.translation import Failure
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class PairScore:
 
     tokens: tuple[float, ...]  # log probability of each subword, the end token last
     num_dropped: int = 0  # subwords cut off at the end of an over-long source
+    failure: Failure | None = None  # why the score is of no use
 
     @property
     def log_probability(self) -> float:
@@ -49,7 +52,8 @@ def score(
         max(len(target), *map(len, source)) for source, target in zip(sources, targets, strict=True)
     ]
     results: dict[int, PairScore] = {}
-    for batch in length_batches(lengths, batch_tokens=batch_tokens, multiple=LENGTH_MULTIPLE):
+
+    def compute(batch: Sequence[int]) -> list[PairScore]:
         rows = target_log_probabilities(
             members,
             [[sources[pair][index] for pair in batch] for index in range(len(members))],
@@ -57,6 +61,19 @@ def score(
             multiple=LENGTH_MULTIPLE,
             device=device,
         ).tolist()
-        for pair, row in zip(batch, rows, strict=True):
-            results[pair] = PairScore(tuple(row[: len(targets[pair])]))
+        return [
+            pair_score(row[: len(targets[pair])]) for pair, row in zip(batch, rows, strict=True)
+        ]
+
+    for batch in length_batches(lengths, batch_tokens=batch_tokens, multiple=LENGTH_MULTIPLE):
+        found = compute_by_halves(
+            batch, compute, lambda _pair: PairScore((), failure=Failure.OUT_OF_MEMORY)
+        )
+        results.update(zip(batch, found, strict=True))
     return [results[pair] for pair in range(len(targets))]
+
+
+def pair_score(tokens: Sequence[float]) -> PairScore:
+    """The score of a target whose subwords have these log probabilities."""
+    finite = all(map(math.isfinite, tokens))
+    return PairScore(tuple(tokens), failure=None if finite else Failure.NON_FINITE)

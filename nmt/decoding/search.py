@@ -19,13 +19,14 @@ length n counts the end token.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.decoding.choices import Candidates, Sampling, choose_beam, choose_samples
+from nmt.config.search_options import SearchOptions
+from nmt.decoding.choices import Candidates, choose_beam, choose_samples
 from nmt.native import search as native
 from nmt.native.library import kernels_for
 
@@ -46,9 +47,6 @@ LARGEST_LOG = 69.0
 LEAVE_SHARE = 0.05
 
 
-EarlyStop = Literal["exact", "likely"]
-
-
 class StepFunction(Protocol):
     """One more token for every hypothesis; remembers what each hypothesis has read so far."""
 
@@ -63,22 +61,12 @@ class StepFunction(Protocol):
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """What to search for; the same for all sentences."""
+class Symbols:
+    """The tokens that begin and end an output, and those that are never chosen."""
 
-    start_token: int
-    end_token: int
-    beam: int = 4
-    nbest: int = 1
-    length_penalty: float = 0.6
-    min_length: int = 0  # tokens before the end token
-    never: tuple[int, ...] = ()  # tokens that are never chosen
-    sampling: Sampling | None = None  # sample `beam` outputs instead of searching for the best
-    early_stop: EarlyStop = "exact"
-    batch_multiple: int = 1  # keep B a multiple of this while sentences leave
-
-    def __post_init__(self) -> None:
-        assert 1 <= self.nbest <= self.beam, "expected 1 <= nbest <= beam"
+    start: int
+    end: int
+    never: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,11 +109,13 @@ def length_penalty(length: Tensor | float, power: float) -> Tensor:
 def search(
     step: StepFunction,
     options: SearchOptions,
+    symbols: Symbols,
     *,
     max_lengths: Sequence[int],
     prefixes: Sequence[Sequence[int]] | None = None,
     seeds: Sequence[int] | None = None,
     num_padding: int = 0,
+    batch_multiple: int = 1,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
     """The `nbest` best finished hypotheses of each sentence, best first.
@@ -134,21 +124,21 @@ def search(
     `max_lengths` counts tokens before the end token, and the step function was made for as many;
     `prefixes`, which are no longer, are tokens each output has to start with; `seeds` number the
     sentences for sampling; the last `num_padding` sentences only fill up the batch and have no
-    result.
+    result. The size of the batch stays a multiple of `batch_multiple` while sentences leave.
     """
     num_sentences = len(max_lengths) - num_padding
     state = start_state(
-        options, max_lengths=max_lengths, prefixes=prefixes, seeds=seeds, device=device
+        options, symbols, max_lengths=max_lengths, prefixes=prefixes, seeds=seeds, device=device
     )
     state.over[num_sentences:] = True
     results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
     for length in range(int(state.limits.max()) + 1 if num_sentences else 0):
         logits = step(state.tokens[:, :, -1])
         normalizer = normalize(logits)
-        constrain(logits, normalizer, state, options, length)
+        constrain(logits, normalizer, state, symbols, length, least=options.min_length)
         if state.uniform is None:
             finished, live = choose_beam(
-                logits, normalizer, state.scores, beam=options.beam, end=options.end_token
+                logits, normalizer, state.scores, beam=options.beam, end=symbols.end
             )
         else:
             assert options.sampling is not None
@@ -156,7 +146,7 @@ def search(
                 logits,
                 normalizer,
                 state.scores,
-                end=options.end_token,
+                end=symbols.end,
                 sampling=options.sampling,
                 uniform=state.uniform[:, :, length],
             )
@@ -168,7 +158,7 @@ def search(
         if num_over == len(state.over):
             break
         if num_over >= max(1.0, LEAVE_SHARE * len(state.over)):
-            drop_over(step, state, options)
+            drop_over(step, state, batch_multiple)
     for hypotheses in results:
         hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
     return [hypotheses[: options.nbest] for hypotheses in results]
@@ -176,6 +166,7 @@ def search(
 
 def start_state(
     options: SearchOptions,
+    symbols: Symbols,
     *,
     max_lengths: Sequence[int],
     prefixes: Sequence[Sequence[int]] | None,
@@ -183,7 +174,7 @@ def start_state(
     device: torch.device | str,
 ) -> SearchState:
     """The state before the first step: one live hypothesis a sentence, `beam` when sampling."""
-    size, beam = len(max_lengths), 1 if options.sampling is None else options.beam
+    size, beam = len(max_lengths), 1 if options.sampling is None else options.width
     prefixes = prefixes or [()] * size
     for limit, prefix in zip(max_lengths, prefixes, strict=True):
         if len(prefix) > limit:
@@ -199,7 +190,7 @@ def start_state(
     return SearchState(
         sentences=torch.arange(size, device=device),
         over=torch.zeros(size, dtype=torch.bool, device=device),
-        tokens=torch.full((size, beam, 1), options.start_token, device=device),
+        tokens=torch.full((size, beam, 1), symbols.start, device=device),
         scores=scores,
         limits=torch.tensor(max_lengths, dtype=torch.int64, device=device),
         least_limit=min(max_lengths, default=0),
@@ -258,13 +249,22 @@ def sum_exponentials(rows: Tensor) -> Tensor:
 
 
 def constrain(
-    logits: Tensor, normalizer: Tensor, state: SearchState, options: SearchOptions, length: int
+    logits: Tensor,
+    normalizer: Tensor,
+    state: SearchState,
+    symbols: Symbols,
+    length: int,
+    *,
+    least: int,
 ) -> None:
-    """Set the logits of what may not come after `length` tokens to -inf, in place."""
+    """Set the logits of what may not come after `length` tokens to -inf, in place.
+
+    An output does not end before it has `least` tokens.
+    """
     # Whether a sentence is forced is looked up only when one of them may be.
     may_force = length < state.forced.shape[1] or length >= state.least_limit
-    forced = force(logits, normalizer, state, options, length) if may_force else None
-    never = [*options.never, *([options.end_token] if length < options.min_length else [])]
+    forced = force(logits, normalizer, state, symbols.end, length) if may_force else None
+    never = [*symbols.never, *([symbols.end] if length < least else [])]
     if never:
         logits.index_fill_(2, index(tuple(never), logits.device), -torch.inf)
     if forced is not None:
@@ -279,7 +279,7 @@ def index(numbers: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def force(
-    logits: Tensor, normalizer: Tensor, state: SearchState, options: SearchOptions, length: int
+    logits: Tensor, normalizer: Tensor, state: SearchState, end: int, length: int
 ) -> tuple[Tensor, Tensor]:
     """The sentences [F] without a choice after `length` tokens, by their prefix or their limit.
 
@@ -288,7 +288,7 @@ def force(
     forced = torch.full_like(state.limits, -1)
     if length < state.forced.shape[1]:
         forced = state.forced[:, length]
-    forced = forced.masked_fill((forced < 0) & (state.limits <= length), options.end_token)
+    forced = forced.masked_fill((forced < 0) & (state.limits <= length), end)
     rows = (forced >= 0).nonzero()[:, 0]
     index = forced[rows][:, None, None].expand(-1, logits.shape[1], 1)
     kept = logits[rows].gather(2, index)
@@ -348,7 +348,7 @@ def mark_over(state: SearchState, options: SearchOptions, length: int) -> None:
     if not state.any_finished:
         return
     if options.sampling is not None or options.beam == 1:
-        state.over |= state.num_finished >= options.beam
+        state.over |= state.num_finished >= options.width
         return
     live.clamp_(max=0.0)
     power = options.length_penalty
@@ -363,11 +363,11 @@ def mark_over(state: SearchState, options: SearchOptions, length: int) -> None:
     state.over |= (state.num_finished >= options.nbest) & (state.best[:, -1] >= reached)
 
 
-def drop_over(step: StepFunction, state: SearchState, options: SearchOptions) -> None:
+def drop_over(step: StepFunction, state: SearchState, batch_multiple: int) -> None:
     """Let sentences that are over leave the batch, as far as `batch_multiple` allows."""
     size = len(state.over)
     going_on = (~state.over).nonzero()[:, 0]
-    keep = -(-len(going_on) // options.batch_multiple) * options.batch_multiple
+    keep = -(-len(going_on) // batch_multiple) * batch_multiple
     if keep >= size:
         return
     filling = state.over.nonzero()[: keep - len(going_on), 0]

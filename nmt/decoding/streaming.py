@@ -5,11 +5,12 @@ import select
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
 from nmt.data.text import MAX_BYTES, BadLine, describe, read_lines, read_stream
-from nmt.errors import DataError
+from nmt.errors import UserError
 
 CHUNK = 1 << 16
 FIRST_WINDOW = 32  # lines; small, so that the first answers come soon
@@ -57,20 +58,38 @@ class ArrivingInput:
         self.ended = not chunk
 
 
-def open_lines(path: Path | None) -> tuple[Iterator[str], Callable[[], bool]]:
-    """The lines of a file or (None) standard input, and whether the next one is there already."""
-    name = Path("standard input") if path is None else path
+def always() -> bool:
+    """For files, which never make one wait."""
+    return True
+
+
+@dataclass(frozen=True)
+class LineSource:
+    """Lines that arrive one by one, what messages call them, and whether the next is there."""
+
+    lines: Iterator[str | BadLine]
+    name: str
+    ready: Callable[[], bool] = always
+
+    def describe(self, bad: BadLine) -> str:
+        """The message about a bad line."""
+        return describe(Path(self.name), bad, max_bytes=MAX_BYTES)
+
+
+def open_lines(path: Path | None) -> LineSource:
+    """The lines of a file or (None) standard input."""
+    name = "standard input" if path is None else str(path)
     if path is not None and not is_stream(path):
-        return _strict(read_lines(path), name), always
+        return LineSource(read_lines(path), name)
     if path is None:
         try:
             descriptor = sys.stdin.fileno()
         except (OSError, ValueError):  # no real file behind it, as in a notebook
-            return _strict(read_stream(sys.stdin.buffer, str(name)), name), always
+            return LineSource(read_stream(sys.stdin.buffer, name), name)
     else:
         descriptor = os.open(path, os.O_RDONLY)
     arriving = ArrivingInput(descriptor)
-    return _strict(read_stream(cast(BinaryIO, arriving), str(name)), name), arriving.ready
+    return LineSource(read_stream(cast(BinaryIO, arriving), name), name, arriving.ready)
 
 
 def is_stream(path: Path) -> bool:
@@ -82,35 +101,29 @@ def is_stream(path: Path) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-def always() -> bool:
-    """For files, which never make one wait."""
-    return True
-
-
-def _strict(lines: Iterable[str | BadLine], name: Path) -> Iterator[str]:
-    for line in lines:
-        if isinstance(line, BadLine):
-            raise DataError(describe(name, line, max_bytes=MAX_BYTES))
-        yield line
-
-
 def windows(
     items: Iterator[Item], ready: Callable[[], bool], *, size: int | None = None
 ) -> Iterator[list[Item]]:
     """Items in groups that are worked on together.
 
     With a size every group but the last has that many. Without, a group ends when the next item
-    would have to be waited for, and groups grow from FIRST_WINDOW to LARGEST_WINDOW.
+    would have to be waited for, and groups grow from FIRST_WINDOW to LARGEST_WINDOW. When reading
+    fails, the items before come out first, and then the error.
     """
     largest = FIRST_WINDOW if size is None else size
     group: list[Item] = []
-    for item in items:
-        group.append(item)
-        if len(group) >= largest or (size is None and not ready()):
+    try:
+        for item in items:
+            group.append(item)
+            if len(group) >= largest or (size is None and not ready()):
+                yield group
+                group = []
+                if size is None:
+                    largest = min(2 * largest, LARGEST_WINDOW)
+    except UserError:
+        if group:
             yield group
-            group = []
-            if size is None:
-                largest = min(2 * largest, LARGEST_WINDOW)
+        raise
     if group:
         yield group
 

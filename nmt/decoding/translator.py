@@ -5,16 +5,15 @@ translator.translate(["the old man sees a dog ."])
 """
 
 import contextlib
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from nmt.checkpoint.model_directory import ModelDirectory, find_model
-from nmt.config.config import DecodeConfig
+from nmt.config.search_options import DecodeConfig, SearchOptions
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.decoding.alignment import (
@@ -25,19 +24,25 @@ from nmt.decoding.alignment import (
     cross_attention,
     link_words,
 )
-from nmt.decoding.batching import length_batches
-from nmt.decoding.choices import Sampling
+from nmt.decoding.batching import compute_by_halves, length_batches
 from nmt.decoding.engine import Engine
-from nmt.decoding.ensemble import BATCH_MULTIPLE, EnsembleStep, Member, check_same_target
+from nmt.decoding.ensemble import (
+    BATCH_MULTIPLE,
+    LENGTH_MULTIPLE,
+    EnsembleStep,
+    Member,
+    check_same_target,
+)
 from nmt.decoding.scorer import PairScore, score
-from nmt.decoding.search import Hypothesis, SearchOptions, search
-from nmt.decoding.translation import Line, Options, Translation
-from nmt.errors import UserError, is_out_of_memory
+from nmt.decoding.search import Hypothesis, Symbols, search
+from nmt.decoding.translation import NO_DETAILS, Details, Failure, Line, Translation
+from nmt.errors import UserError
 from nmt.model.transformer import Transformer
 
-__all__ = ["Line", "Options", "Translation", "Translator"]
+__all__ = ["Line", "SearchOptions", "Translation", "Translator"]
 
-logger = logging.getLogger(__name__)
+
+SYMBOLS = Symbols(start=BOS, end=EOS, never=(PAD, BOS, UNK))
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Translator:
     def __init__(
         self,
         members: Sequence[Member],
-        options: Options,
+        options: SearchOptions,
         *,
         max_source_length: int | None,
         device: torch.device | str,
@@ -103,7 +108,7 @@ class Translator:
         check_same_target(members, [str(path) for path in paths])
         return cls(
             members,
-            Options.of(loaded[0].config.decode),
+            SearchOptions.of(loaded[0].config.decode),
             max_source_length=min(one.config.data.max_length for one in loaded),
             device=device,
         )
@@ -122,7 +127,7 @@ class Translator:
         engine = Engine.of(model, int8=False) if on_cpu else None
         return cls(
             [Member(model, codec, model.logits, packed=engine is not None, engine=engine)],
-            Options.of(decode_config),
+            SearchOptions.of(decode_config),
             max_source_length=max_source_length,
             device=model.target_embedding.device,
         )
@@ -131,70 +136,59 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        beam: int | None = None,
-        nbest: int = 1,
-        length_penalty: float | None = None,
-        batch_tokens: int | None = None,
-        min_length: int = 0,
-        max_length: int | None = None,
-        sampling: Sampling | None = None,
         prefixes: Sequence[str] | None = None,
         alignments: bool | AlignmentHead = False,
         attention: bool = False,
-        fast: bool = False,
+        **changes: Any,
     ) -> list[Translation]:
-        """A translation for each line, in order; the defaults are the model's own.
+        """A translation for each line, in order.
 
-        A blank line gives an empty one. A source longer than the model was trained for is cut
-        (`num_dropped`); a line for which the model computes only NaN is `failed`.
+        `changes` are fields of `SearchOptions` (beam, nbest, max_length, sampling, ...); those left
+        out are the model's own. A blank line gives an empty one. A source longer than the model was
+        trained for is cut (`num_dropped`); `failure` says why a line has no translation.
         """
-        default = self.options
+        given = {name: value for name, value in changes.items() if value is not None}
+        options = replace(self.options, **given)
         head = AlignmentHead() if alignments is True else alignments or None
-        options = replace(
-            default,
-            beam=default.beam if beam is None else beam,
-            nbest=nbest,
-            length_penalty=default.length_penalty if length_penalty is None else length_penalty,
-            batch_tokens=default.batch_tokens if batch_tokens is None else batch_tokens,
-            min_length=min_length,
-            max_length=max_length,
-            sampling=sampling,
-            alignment=head,
-            attention=attention,
-            fast=fast,
-        )
         prefixes = prefixes or [""] * len(texts)
         lines = [
             Line(number, text, prefix)
             for number, (text, prefix) in enumerate(zip(texts, prefixes, strict=True))
         ]
-        found = dict(self.translate_lines(lines, options))
+        found = dict(self.translate_lines(lines, options, Details(head, attention)))
         return [found[position] for position in range(len(lines))]
 
     def translate_lines(
-        self, lines: Sequence[Line], options: Options
+        self, lines: Sequence[Line], options: SearchOptions, details: Details = NO_DETAILS
     ) -> Iterator[tuple[int, Translation]]:
         """The position of each line and its translation, batch by batch, longest sources first."""
-        if options.alignment is not None:
-            check_head(self.members[0], options.alignment)
+        if details.alignment is not None:
+            check_head(self.members[0], details.alignment)
         sentences: dict[int, _Sentence] = {}
         for position, line in enumerate(lines):
             sentence = self._encode(line)
             if sentence.length > 1:
                 sentences[position] = sentence
             else:
-                yield position, self._blank(options)
+                yield position, self._blank(details, count=options.nbest)
         positions = list(sentences)
         batches = length_batches(
             [sentences[position].length for position in positions],
             batch_tokens=options.batch_tokens,
-            multiple=options.length_multiple,
+            multiple=length_multiple(options),
         )
+
+        def compute(batch: Sequence[_Sentence]) -> list[Translation]:
+            return self._translations(batch, self._search(batch, options), options, details)
+
+        def too_large(sentence: _Sentence) -> Translation:
+            return self._failed(sentence, details, Failure.OUT_OF_MEMORY)
+
         for batch in batches:
             chosen = [positions[index] for index in batch]
             with torch.inference_mode(), evaluating(self.members):
-                translations = self._translate_batch([sentences[p] for p in chosen], options)
-            yield from zip(chosen, translations, strict=True)
+                found = compute_by_halves([sentences[p] for p in chosen], compute, too_large)
+            yield from zip(chosen, found, strict=True)
 
     def score_pairs(
         self, sources: Sequence[str], targets: Sequence[str], *, batch_tokens: int | None = None
@@ -228,43 +222,38 @@ class Translator:
         prefix = self.members[0].codec.target.encode(line.prefix)[:-1] if line.prefix else []
         return _Sentence(line, tuple(sources), prefix, num_dropped)
 
-    def _blank(self, options: Options) -> Translation:
-        """The empty translation of a line without words."""
+    def _blank(self, details: Details, *, count: int = 1) -> Translation:
+        """The empty translation, or `count` of them, of a line without words."""
         attention = None
-        if options.attention:
+        if details.attention:
             config = self.members[0].model.config
             shape = (config.decoder_layers, config.heads, 0, 0)
             attention = Attention((), (), torch.zeros(shape).numpy())
-        links = None if options.alignment is None else ()
+        links = None if details.alignment is None else ()
         blank = Translation("", alignment=links, attention=attention)
-        return replace(blank, nbest=(blank,) * options.nbest) if options.nbest > 1 else blank
+        return replace(blank, nbest=(blank,) * count) if count > 1 else blank
 
-    def _translate_batch(self, batch: Sequence[_Sentence], options: Options) -> list[Translation]:
-        """Translate sentences together, or by halves when memory does not suffice."""
-        try:
-            found = self._search(batch, options)
-            return self._translations(batch, found, options)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        if len(batch) == 1:
-            logger.warning("line %d: not enough memory to translate it", batch[0].line.number + 1)
-            return self._translations(batch, [[]], options)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        half = len(batch) // 2
-        return [
-            *self._translate_batch(batch[:half], options),
-            *self._translate_batch(batch[half:], options),
-        ]
+    def _failed(self, sentence: _Sentence, details: Details, failure: Failure) -> Translation:
+        """The empty translation of a line that has none."""
+        nan = float("nan")
+        return replace(
+            self._blank(details),
+            score=nan,
+            log_probability=nan,
+            failure=failure,
+            num_dropped=sentence.num_dropped,
+        )
 
-    def _search(self, batch: Sequence[_Sentence], options: Options) -> list[list[Hypothesis]]:
+    def _search(self, batch: Sequence[_Sentence], options: SearchOptions) -> list[list[Hypothesis]]:
         """The best hypotheses of each sentence."""
         packed = all(member.packed for member in self.members)
         batch_multiple = 1 if packed or options.fast else BATCH_MULTIPLE
         num_padding = -len(batch) % batch_multiple
         padded = [*batch, *[batch[-1]] * num_padding]
-        limits = [max_output_length(sentence, options) for sentence in padded]
+        limits = [
+            options.output_limit(len(sentence.sources[0]) - 1, len(sentence.prefix))
+            for sentence in padded
+        ]
         step = EnsembleStep(
             self.members,
             [
@@ -273,27 +262,18 @@ class Translator:
             ],
             beam=options.width,
             max_length=max(limits),
-            multiple=options.length_multiple,
+            multiple=length_multiple(options),
             device=self.device,
         )
         return search(
             step,
-            SearchOptions(
-                start_token=BOS,
-                end_token=EOS,
-                beam=options.width,
-                nbest=options.nbest,
-                length_penalty=options.length_penalty,
-                min_length=options.min_length,
-                never=(PAD, BOS, UNK),
-                sampling=options.sampling,
-                early_stop=options.early_stop,
-                batch_multiple=batch_multiple,
-            ),
+            options,
+            SYMBOLS,
             max_lengths=limits,
             prefixes=[sentence.prefix for sentence in padded],
             seeds=[sentence.line.number for sentence in padded],
             num_padding=num_padding,
+            batch_multiple=batch_multiple,
             device=self.device,
         )
 
@@ -301,7 +281,8 @@ class Translator:
         self,
         batch: Sequence[_Sentence],
         found: Sequence[Sequence[Hypothesis]],
-        options: Options,
+        options: SearchOptions,
+        details: Details,
     ) -> list[Translation]:
         """The text of what search found, with alignments and attention when they are wanted."""
         flat = [
@@ -309,17 +290,19 @@ class Translator:
             for sentence, hypotheses in zip(batch, found, strict=True)
             for hypothesis in hypotheses
         ]
-        described = iter(self._describe(flat, options))
+        described = iter(self._describe(flat, length_multiple(options), details))
         translations = []
         for sentence, hypotheses in zip(batch, found, strict=True):
             nbest = tuple(next(described) for _ in hypotheses)
-            failed = replace(self._blank(options), score=float("nan"), failed=True, nbest=())
-            best = replace(nbest[0] if nbest else failed, num_dropped=sentence.num_dropped)
+            if not nbest:
+                translations.append(self._failed(sentence, details, Failure.NON_FINITE))
+                continue
+            best = replace(nbest[0], num_dropped=sentence.num_dropped)
             translations.append(replace(best, nbest=nbest) if options.nbest > 1 else best)
         return translations
 
     def _describe(
-        self, flat: Sequence[tuple[_Sentence, Hypothesis]], options: Options
+        self, flat: Sequence[tuple[_Sentence, Hypothesis]], multiple: int, details: Details
     ) -> list[Translation]:
         """A translation for each pair of sentence and hypothesis."""
         target = self.members[0].codec.target
@@ -332,21 +315,21 @@ class Translator:
             )
             for _, hypothesis in flat
         ]
-        if not flat or (options.alignment is None and not options.attention):
+        if not flat or details == NO_DETAILS:
             return plain
         weights = cross_attention(
             self.members[0],
             [sentence.sources[0] for sentence, _ in flat],
             [[*hypothesis.tokens, EOS] for _, hypothesis in flat],
-            multiple=options.length_multiple,
+            multiple=multiple,
             device=self.device,
         )
         return [
             replace(
                 translation,
-                alignment=self._links(sentence, hypothesis, matrix, options.alignment),
+                alignment=self._links(sentence, hypothesis, matrix, details.alignment),
                 attention=self._attention(sentence, hypothesis, matrix)
-                if options.attention
+                if details.attention
                 else None,
             )
             for translation, (sentence, hypothesis), matrix in zip(
@@ -385,13 +368,9 @@ class Translator:
         )
 
 
-def max_output_length(sentence: _Sentence, options: Options) -> int:
-    """The most subwords an output may have, without the end token; its prefix always fits."""
-    source = len(sentence.sources[0]) - 1
-    limit = int(options.max_length_ratio * source + options.max_length_extra)
-    if options.max_length is not None:
-        limit = min(limit, options.max_length)
-    return max(limit, len(sentence.prefix))
+def length_multiple(options: SearchOptions) -> int:
+    """What source lengths are padded to a multiple of."""
+    return 1 if options.fast else LENGTH_MULTIPLE
 
 
 @contextlib.contextmanager

@@ -12,7 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from nmt import errors
-from nmt.decoding.translator import Line, Options, Translation, Translator
+from nmt.config.search_options import SearchOptions
+from nmt.decoding.translation import NO_DETAILS, Details, Line, Translation
+from nmt.decoding.translator import Translator
 from nmt.errors import UserError
 
 CHUNK_LINES = 128
@@ -45,8 +47,8 @@ def work(connection: Connection, settings: WorkerSettings) -> None:
             settings.models, device=settings.device, int8=settings.int8, threads=settings.threads
         )
         while True:
-            lines, options = connection.recv()
-            connection.send(list(translator.translate_lines(lines, options)))
+            lines, options, details = connection.recv()
+            connection.send(list(translator.translate_lines(lines, options, details)))
     except EOFError:
         pass
     except UserError as error:
@@ -89,7 +91,7 @@ class WorkerPool:
             process.join()
 
     def translate_lines(
-        self, lines: Sequence[Line], options: Options
+        self, lines: Sequence[Line], options: SearchOptions, details: Details = NO_DETAILS
     ) -> Iterator[tuple[int, Translation]]:
         """The position of each line and its translation, in any order."""
         chunks = cut_chunks(lines, self.count)
@@ -100,7 +102,8 @@ class WorkerPool:
                 connection = idle.pop()
                 busy[connection] = chunks.pop()
                 try:
-                    connection.send(([lines[position] for position in busy[connection]], options))
+                    chunk = [lines[position] for position in busy[connection]]
+                    connection.send((chunk, options, details))
                 except OSError:
                     self._receive(connection)
             for ready in wait(list(busy)):

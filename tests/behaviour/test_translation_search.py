@@ -16,13 +16,13 @@ from translation_models import (
     trained_model,
 )
 
+from nmt.config.search_options import Sampling, SearchOptions
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
-from nmt.decoding.choices import Sampling
 from nmt.decoding.ensemble import EnsembleStep, Member, pad
 from nmt.decoding.packing import pack
-from nmt.decoding.search import SearchOptions, search
-from nmt.decoding.translator import Translation, Translator
+from nmt.decoding.search import search
+from nmt.decoding.translator import SYMBOLS, Translation, Translator
 from nmt.model.transformer import Transformer
 
 LIMIT = 12
@@ -161,13 +161,15 @@ class Uncached:
 def test_cached_decoding_is_uncached_decoding(kind: str, weights: str) -> None:
     member = translator(kind, weights=weights).members[0]
     beam = 4
-    options = SearchOptions(BOS, EOS, beam=beam, nbest=2, never=(PAD, BOS, UNK))
+    options = SearchOptions(beam=beam, nbest=2, early_stop="exact")
     sources = [member.codec.source.encode(line) for line in LINES[:6]]
     source, visible = pad(sources, multiple=1, device="cpu")
     with torch.inference_mode():
-        uncached = search(Uncached(member.model, source, visible), options, max_lengths=[8] * 6)
+        uncached = search(
+            Uncached(member.model, source, visible), options, SYMBOLS, max_lengths=[8] * 6
+        )
         step = EnsembleStep([member], [sources], beam=beam, max_length=8, multiple=16, device="cpu")
-        cached = search(step, options, max_lengths=[8] * 6)
+        cached = search(step, options, SYMBOLS, max_lengths=[8] * 6)
     for one, other in zip(cached, uncached, strict=True):
         assert [x.tokens for x in one] == [x.tokens for x in other]
         for x, y in zip(one, other, strict=True):

@@ -27,7 +27,8 @@ from nmt import Translator
 from nmt.cli.translate import main
 from nmt.data.vocabulary import UNK
 from nmt.decoding.lines import Outputs, translate_stream
-from nmt.decoding.translator import Line, Options
+from nmt.decoding.streaming import LineSource
+from nmt.decoding.translator import Line, SearchOptions
 from nmt.decoding.workers import WorkerPool, WorkerSettings
 from nmt.errors import IntegrityError, UserError
 
@@ -95,19 +96,17 @@ def test_random_files_with_blank_lines_keep_count_and_order(
             chosen.choice(["", " ", "\t", "\u3000"]) if chosen.random() < blanks else line
             for line in chosen.choices(LINES, k=chosen.randrange(12))
         ]
-        options = Options(batch_tokens=chosen.choice([1, 32, 100, 4096]))
+        options = SearchOptions(batch_tokens=chosen.choice([1, 32, 100, 4096]))
         output = tmp_path / f"output-{number}"
         with Outputs(output) as outputs:
             failed = translate_stream(
                 translator,
                 options,
                 outputs,
-                lines=iter(lines),
-                ready=lambda: chosen.random() < 0.8,
-                name="lines",
+                LineSource(iter(lines), "lines", lambda: chosen.random() < 0.8),
                 buffer=chosen.choice([None, 1, 2, 5]),
             )
-        assert failed == []
+        failed.check()
         assert read(output) == [known.get(line, "") for line in lines]
 
 
@@ -235,9 +234,9 @@ def test_long_lines_are_cut_with_a_warning(
     assert found[1] == translate(short, tmp_path, [" ".join(["cat"] * 10)])[0]
 
 
-def test_lines_that_give_nan_fail_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], expected: list[str]
-) -> None:
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that computes NaN for every line with a dog in it."""
     config, codec, weights = trained_model()
     number = codec.source.vocabulary.id("dog")
     assert number != UNK
@@ -245,7 +244,12 @@ def test_lines_that_give_nan_fail_alone(
     healthy = make_model(config, codec)
     state["own_source_embedding"][number] = float("nan")
     healthy.load_state_dict(state)
-    broken = make_directory(tmp_path / "broken", config, codec, healthy)
+    return make_directory(tmp_path_factory.mktemp("broken") / "model", config, codec, healthy)
+
+
+def test_lines_that_give_nan_fail_alone(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], expected: list[str]
+) -> None:
     source, output = write(tmp_path / "source", LINES), tmp_path / "output"
     assert main(["--model", str(broken), "--input", str(source), "--output", str(output)]) == 6
     bad = ["dog" in line.split(" ") for line in LINES]
@@ -256,10 +260,115 @@ def test_lines_that_give_nan_fail_alone(
     assert f"source:{bad.index(True) + 1}: not translated" in capsys.readouterr().err
 
 
+def test_scores_of_lines_that_give_nan_fail_alone(
+    broken: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "source", LINES)
+    target = write(tmp_path / "target", [line.upper() for line in LINES])
+    output = tmp_path / "output"
+    rest = ["--input", str(source), "--score-only", str(target), "--output", str(output)]
+    assert main(["--model", str(model), *rest]) == 0
+    healthy = read(output)
+    capsys.readouterr()
+    assert main(["--model", str(broken), *rest]) == 6
+    bad = ["dog" in line.split(" ") for line in LINES]
+    assert read(output) == [
+        "" if failed else score for failed, score in zip(bad, healthy, strict=True)
+    ]
+    errors = capsys.readouterr().err.strip().split("\n")
+    assert [line for line in errors if "not scored, the model" in line] == [
+        f"warning: {source}:{number}: not scored, the model computes numbers that are not finite "
+        "for it"
+        for number, failed in enumerate(bad, start=1)
+        if failed
+    ]
+    assert f"{sum(bad)} lines were not scored" in errors[-1]
+
+
+BAD_LINES = {
+    "invalid": (b"the \xff dog", "invalid UTF-8", 4),
+    "long": (b"x" * 1_000_001, "line longer than 1000000 bytes", 0),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_LINES)
+@pytest.mark.parametrize("buffer", [(), ("--buffer", "1"), ("--buffer", "100")])
+def test_lines_before_a_bad_one_are_answered(
+    kind: str,
+    buffer: tuple[str, ...],
+    model: Path,
+    tmp_path: Path,
+    expected: list[str],
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    bad, reason, offset = BAD_LINES[kind]
+    before = "".join(line + "\n" for line in LINES[:5]).encode()
+    source = tmp_path / "source"
+    source.write_bytes(before + bad + b"\n" + LINES[5].encode() + b"\n")
+    given = ["--model", str(model), "--input", str(source), *buffer]
+    assert main(given) == 2
+    found = capsysbinary.readouterr()
+    assert found.out.decode().split("\n")[:-1] == expected[:5]
+    place = f"{source}:6: {reason} (byte {len(before) + offset} of the text)"
+    assert place in found.err.decode()
+    assert main([*given, "--on-bad-line", "skip"]) == 0
+    found = capsysbinary.readouterr()
+    assert found.out.decode().split("\n")[:-1] == [*expected[:5], "", expected[5]]
+    assert f"warning: {place}" in found.err.decode()
+    assert f"{source}: 1 bad lines are empty in the output" in found.err.decode()
+
+
+def test_bad_lines_of_a_second_file(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "source", LINES[:3])
+    other = tmp_path / "other"
+    other.write_bytes(b"THE\n\xff\nTHE\n")
+    output = tmp_path / "output"
+    for option in ("--prefix", "--score-only"):
+        given = ["--model", str(model), "--input", str(source), option, str(other)]
+        assert main([*given, "--output", str(output)]) == 2
+        assert f"{other}:2: invalid UTF-8" in capsys.readouterr().err
+        assert not output.exists()
+        assert main([*given, "--output", str(output), "--on-bad-line", "skip"]) == 0
+        lines = read(output)
+        assert [bool(line) for line in lines] == [True, False, True]
+        output.unlink()
+
+
+def test_a_failed_line_has_no_score(broken: Path, tmp_path: Path) -> None:
+    source, output = write(tmp_path / "source", ["the dog", "the cat"]), tmp_path / "output"
+    given = ["--model", str(broken), "--input", str(source), "--output", str(output)]
+    assert main([*given, "--scores"]) == 6
+    assert read(output)[0] == ""
+    assert main([*given, "--nbest", "2"]) == 6
+    assert read(output)[0] == "0 |||  ||| log_probability= nan ||| nan"
+    assert len(read(output)) == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--beam", "0"], "--beam"),
+        (
+            ["--beam", "0"],
+            "--beam: expected a whole number (at least 1 and at most 1,000), got '0'",
+        ),
+        (["--beam", "9223372036854775808"], "--beam: expected a whole number"),
+        (["--beam", "1000000"], "at most 1,000"),
+        (["--sample", "1", "--nbest", "1001"], "--nbest"),
+        (["--max-length", "100000"], "--max-length"),
+        (["--min-length", "100000"], "--min-length"),
+        (["--max-length-ratio", "1e300"], "--max-length-ratio"),
+        (["--max-length-extra", "1000000000"], "--max-length-extra"),
+        (["--length-penalty", "1e300"], "--length-penalty"),
+        (["--length-penalty", "nan"], "--length-penalty"),
+        (["--sample", "inf"], "--sample"),
+        (["--sample", "1", "--top-k", "18446744073709551616"], "--top-k"),
+        (["--sample", "1", "--top-p", "nan"], "--top-p"),
+        (["--batch-tokens", "1e12"], "--batch-tokens"),
+        (["--workers", "100000"], "--workers"),
+        (["--threads", "100000"], "--threads"),
+        (["--buffer", "0x10"], "--buffer"),
         (["--top-k", "3"], "--sample"),
         (["--nbest", "9"], "nbest: expected at most the beam (4), got 9"),
         (["--alignments", "links", "--layer", "7"], "--layer: expected 0 to 1"),
@@ -375,11 +484,11 @@ def test_workers_translate_the_same_and_a_dead_one_is_reported(
     settings = WorkerSettings((model,), "cpu", int8=False, threads=1)
     lines = [Line(number, text) for number, text in enumerate(LINES)]
     with WorkerPool(settings, count=2) as pool:
-        found = dict(pool.translate_lines(lines, Options()))
+        found = dict(pool.translate_lines(lines, SearchOptions()))
         assert [found[number].text for number in range(len(LINES))] == expected
         next(iter(pool.processes.values())).kill()
         with pytest.raises(UserError, match="worker process ended unexpectedly"):
-            list(pool.translate_lines(lines, Options()))
+            list(pool.translate_lines(lines, SearchOptions()))
 
 
 def test_workers_report_a_damaged_model(model: Path, tmp_path: Path) -> None:
@@ -392,7 +501,7 @@ def test_workers_report_a_damaged_model(model: Path, tmp_path: Path) -> None:
         (broken / path.name).write_bytes(data)
     settings = WorkerSettings((broken,), "cpu", int8=False, threads=1)
     with WorkerPool(settings, count=1) as pool, pytest.raises(IntegrityError):
-        list(pool.translate_lines([Line(0, "the cat")], Options()))
+        list(pool.translate_lines([Line(0, "the cat")], SearchOptions()))
 
 
 def test_python_interface(model: Path) -> None:
@@ -415,7 +524,5 @@ def test_memory_does_not_grow_with_the_input(model: Path, tmp_path: Path) -> Non
             yield LINES[0] if number % 1000 == 0 else ""
 
     with Outputs(tmp_path / "output") as outputs:
-        translate_stream(
-            translator, Options(beam=1), outputs, lines=lines(), ready=lambda: True, name="lines"
-        )
+        translate_stream(translator, SearchOptions(beam=1), outputs, LineSource(lines(), "lines"))
     assert max(resident) - resident[0] < 50_000_000

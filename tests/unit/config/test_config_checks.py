@@ -66,7 +66,7 @@ IMPOSSIBLE = [
     (["data.prepared_dir=."], "data.prepared_dir: run_dir is the same or inside it"),
     (["data.prepared_dir=run/checkpoints/data"], "is for what the run writes"),
     (["data.prepared_dir=text"], "data.prepared_dir: {here}/text/a.en of data.train is there"),
-    (["train.keep_last=1"], "train.keep_last: expected a whole number (at least 2)"),
+    (["train.keep_last=1"], "train.keep_last: expected a whole number (at least 2 and"),
 ]
 
 POSSIBLE = [

@@ -138,10 +138,11 @@ def test_problems_name_the_file_and_line_they_are_in(extend, write, tmp_path):
         f"  {tmp_path}/mine/child.yaml:3: model.heads: model.dim 512 is not a multiple of "
         "model.heads 7",
         f"  {tmp_path}/shared/base.yaml:13: train.schedule.warmup: expected a whole number "
-        "(at least 0), got '-1'",
+        "(at least 0 and at most 1e+15), got '-1'",
         f"  {tmp_path}/shared/base.yaml:14: train: unknown key 'prefech'; did you mean 'prefetch'?",
         "  command line: train.adam: unknown key 'beta'; did you mean 'beta2'?",
-        "  command line: decode.beam: expected a whole number (at least 1), got '0'",
+        "  command line: decode.beam: expected a whole number (at least 1 and at most 1,000), "
+        "got '0'",
     ]
 
 

@@ -78,7 +78,7 @@ def spoilt() -> Iterator[tuple[str, str]]:
             if limits.low is not None:
                 yield f"{dotted} too low", changed(keys, limits.low - 1)
             if limits.high is not None:
-                yield f"{dotted} too high", changed(keys, limits.high + 1)
+                yield f"{dotted} too high", changed(keys, 2 * limits.high + 1)
         elif isinstance(value, str) and "language" not in dotted and "source" not in dotted:
             is_path = dotted in ("run_dir", "data.prepared_dir") or "target" in dotted
             if not is_path:

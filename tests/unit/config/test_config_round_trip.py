@@ -38,8 +38,9 @@ names = (awkward | st.text(characters, min_size=1, max_size=12)).filter(
 )
 folders = st.lists(names, min_size=1, max_size=2)
 fraction = st.floats(0.0, 1.0, exclude_max=True)
-positive = st.floats(0.0, exclude_min=True, allow_infinity=False)
-count = st.integers(1, 2**63 - 1)
+positive = st.floats(0.0, 1e30, exclude_min=True)
+scale = st.floats(-1e30, 1e30)
+count = st.integers(1, 65_536)
 
 
 @st.composite
@@ -49,8 +50,8 @@ def attentions(draw: Any) -> AttentionConfig:
         "activation": st.sampled_from(["relu", "gelu", "leaky_relu", "squared_relu", "identity"]),
         "norm": st.sampled_from(["rms", "layer"]),
         "gate": st.booleans(),
-        "gain_init": st.floats(allow_nan=False, allow_infinity=False) | st.just("uniform"),
-        "threshold": st.floats(allow_nan=False, allow_infinity=False) | st.just("learned"),
+        "gain_init": scale | st.just("uniform"),
+        "threshold": scale | st.just("learned"),
         "k": count,
         "backend": st.sampled_from(["solver", "package"]),
     }
@@ -135,7 +136,7 @@ models = st.builds(
 )
 trainings = st.builds(
     TrainConfig,
-    max_updates=st.integers(10**6, 2**63 - 1),
+    max_updates=st.integers(10**6, 10**15),
     learning_rate=st.floats(0.0, 0.1, exclude_min=True),
     schedule=st.builds(
         ScheduleConfig,
@@ -143,7 +144,7 @@ trainings = st.builds(
         warmup=st.integers(1, 10**6),
     ),
     adam=st.builds(AdamConfig, beta1=fraction, beta2=fraction, epsilon=positive),
-    clip_norm=st.floats(0.0, allow_infinity=False),
+    clip_norm=st.floats(0.0, 1e30),
     precision=st.sampled_from(["float32", "bfloat16", "float16"]),
     compile=st.booleans(),
     ema=fraction,
@@ -159,8 +160,8 @@ configs = st.builds(
     decode=st.builds(
         DecodeConfig,
         beam=st.integers(1, 99),
-        length_penalty=st.floats(allow_nan=False, allow_infinity=False),
-        max_length_ratio=positive,
+        length_penalty=st.floats(-100.0, 100.0),
+        max_length_ratio=st.floats(0.0, 1000.0, exclude_min=True),
     ),
 )
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nmt.decoding.choices import GROUP_SIZE, LEAST_GROUPS, Sampling, top_k
-from nmt.decoding.search import Hypothesis, SearchOptions, length_penalty, normalize, search
+from nmt.config.search_options import Sampling, SearchOptions
+from nmt.decoding import search as searching
+from nmt.decoding.choices import GROUP_SIZE, LEAST_GROUPS, top_k
+from nmt.decoding.search import Hypothesis, StepFunction, Symbols, length_penalty, normalize
 from nmt.native import library
 
 START, END = 0, 1
@@ -77,7 +80,13 @@ def logs(*probabilities: float) -> list[float]:
 
 
 def options(**changes: object) -> SearchOptions:
-    return SearchOptions(start_token=START, end_token=END, never=(START,), **changes)  # type: ignore[arg-type]
+    return SearchOptions(**{"early_stop": "exact", **changes})  # type: ignore[arg-type]
+
+
+def search(
+    step: StepFunction, chosen: SearchOptions, never: tuple[int, ...] = (START,), **rest: Any
+) -> list[list[Hypothesis]]:
+    return searching.search(step, chosen, Symbols(START, END, never), **rest)
 
 
 def random_table(seed: int, vocabulary: int, depth: int, *, zeros: float = 0.0) -> dict:
@@ -247,8 +256,9 @@ def test_a_sentence_is_searched_as_if_it_were_alone(
 ) -> None:
     tables = [random_table(seed, 5, 4) for seed in seeds]
     limits = [data.draw(st.integers(0, 4)) for _ in seeds]
-    chosen = options(beam=beam, nbest=beam, batch_multiple=multiple)
-    together = search(Table(tables, [0.0] * 5), chosen, max_lengths=limits)
+    chosen = options(beam=beam, nbest=beam)
+    step = Table(tables, [0.0] * 5)
+    together = search(step, chosen, max_lengths=limits, batch_multiple=multiple)
     alone = [
         search(Table([table], [0.0] * 5), chosen, max_lengths=[limit])[0]
         for table, limit in zip(tables, limits, strict=True)
@@ -264,7 +274,7 @@ def test_sentences_that_are_over_leave_the_batch() -> None:
     assert [len(hypotheses[0].tokens) for hypotheses in found] == [0, 0, 0, 20]
     assert step.rows == 4 + 20
     step = Table([quick, quick, quick, slow], logs(0, 1, 0, 0))
-    search(step, options(beam=1, batch_multiple=2), max_lengths=[30] * 4)
+    search(step, options(beam=1), max_lengths=[30] * 4, batch_multiple=2)
     assert step.rows == 4 + 2 * 20
 
 
@@ -290,8 +300,8 @@ def test_minimum_length() -> None:
 
 
 def test_never_tokens_are_never_chosen() -> None:
-    chosen = SearchOptions(start_token=START, end_token=END, beam=2, never=(START, 2))
-    [[found]] = search(Table([{}], logs(0, 0.05, 0.9, 0.05)), chosen, max_lengths=[3])
+    table = Table([{}], logs(0, 0.05, 0.9, 0.05))
+    [[found]] = search(table, options(beam=2), (START, 2), max_lengths=[3])
     assert 2 not in found.tokens
 
 

@@ -1,5 +1,6 @@
 """Windows of lines that do not wait for more than has arrived, and batches by length."""
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -11,7 +12,14 @@ from nmt.data.text import read_stream
 from nmt.decoding.batching import length_batches
 from nmt.decoding.ensemble import round_up
 from nmt.decoding.lines import pair_up
-from nmt.decoding.streaming import LARGEST_WINDOW, ArrivingInput, always, in_order, windows
+from nmt.decoding.streaming import (
+    LARGEST_WINDOW,
+    ArrivingInput,
+    LineSource,
+    always,
+    in_order,
+    windows,
+)
 from nmt.decoding.translation import Line
 from nmt.decoding.workers import cut_chunks
 from nmt.errors import DataError
@@ -122,9 +130,27 @@ def test_workers_get_every_line_once(texts: list[str], count: int) -> None:
     assert all(len(chunk) <= -(-len(texts) // count) for chunk in chunks)
 
 
+def source(name: str, *lines: str) -> LineSource:
+    return LineSource(iter(lines), name)
+
+
 def test_pairs_of_unequal_length_are_an_error() -> None:
-    assert list(pair_up(["a", ""], ["b", "c"], "in", "out")) == [("a", "b"), ("", "c")]
+    pairs = pair_up(source("in", "a", ""), source("out", "b", "c"))
+    assert list(pairs) == [("a", "b"), ("", "c")]
     with pytest.raises(DataError, match="out ends after line 1, but in goes on"):
-        list(pair_up(["a", "b"], ["c"], "in", "out"))
+        list(pair_up(source("in", "a", "b"), source("out", "c")))
     with pytest.raises(DataError, match="in ends after line 0, but out goes on"):
-        list(pair_up([], ["c"], "in", "out"))
+        list(pair_up(source("in"), source("out", "c")))
+
+
+@pytest.mark.parametrize("size", [None, 1, 2, 100])
+def test_what_came_before_an_error_comes_out_first(size: int | None) -> None:
+    def items() -> Iterator[int]:
+        yield from range(5)
+        raise DataError("the sixth is bad")
+
+    seen: list[int] = []
+    groups = windows(items(), always, size=size)
+    with pytest.raises(DataError, match="sixth"):
+        seen.extend(itertools.chain.from_iterable(groups))
+    assert seen == [0, 1, 2, 3, 4]

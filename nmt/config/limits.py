@@ -1,0 +1,52 @@
+"""Limits of the numbers in configurations and on command lines.
+
+A model directory is untrusted input, and its numbers decide how much memory is taken. Each limit is
+far above anything in use, so that only mistakes and attacks meet it, and low enough that products
+of a few of them fit into 64 bits.
+"""
+
+from typing import Annotated
+
+from nmt.config.scalars import Range
+
+MAX_COUNT = 10**15  # updates, pairs, whatever is merely counted
+MAX_POSITIONS = 65_536  # subwords of a sentence on either side, and keys of attention
+MAX_BEAM = 1_000  # hypotheses of a sentence held at a time
+MAX_BATCH_TOKENS = 10_000_000
+MAX_LINE_BYTES = 100_000_000
+MAX_WIDTH = 65_536  # of a hidden state
+MAX_INNER_WIDTH = 1_048_576  # of the feed-forward sublayer
+MAX_HEADS = 1_024
+MAX_LAYERS = 1_000  # on either side
+MAX_PIECES = 1_000_000  # of a vocabulary
+MAX_PROCESSES = 1_024  # workers, or threads
+MAX_RATIO = 1_000.0
+MAX_POWER = 100.0  # of the length penalty
+MAX_SCALE = 1e30  # of gains, thresholds, temperatures and rates: float32 ends at 3e38
+MAX_SECONDS = 1e9
+
+Positive = Annotated[int, Range(1, MAX_COUNT)]
+NonNegative = Annotated[int, Range(0, MAX_COUNT)]
+Seed = Annotated[int, Range(0)]
+Beam = Annotated[int, Range(1, MAX_BEAM)]
+Length = Annotated[int, Range(1, MAX_POSITIONS)]
+NonNegativeLength = Annotated[int, Range(0, MAX_POSITIONS)]
+BatchTokens = Annotated[int, Range(1, MAX_BATCH_TOKENS)]
+LineBytes = Annotated[int, Range(1, MAX_LINE_BYTES)]
+Width = Annotated[int, Range(1, MAX_WIDTH)]
+InnerWidth = Annotated[int, Range(1, MAX_INNER_WIDTH)]
+Heads = Annotated[int, Range(1, MAX_HEADS)]
+Layers = Annotated[int, Range(1, MAX_LAYERS)]
+Pieces = Annotated[int, Range(1, MAX_PIECES)]
+NonNegativePieces = Annotated[int, Range(0, MAX_PIECES)]
+Processes = Annotated[int, Range(1, MAX_PROCESSES)]
+NonNegativeProcesses = Annotated[int, Range(0, MAX_PROCESSES)]
+
+Share = Annotated[float, Range(0.0, 1.0, open_below=True)]
+Probability = Annotated[float, Range(0.0, 1.0, open_above=True)]
+PositiveFloat = Annotated[float, Range(0.0, MAX_SCALE, open_below=True)]
+NonNegativeFloat = Annotated[float, Range(0.0, MAX_SCALE)]
+Scale = Annotated[float, Range(-MAX_SCALE, MAX_SCALE)]
+Ratio = Annotated[float, Range(0.0, MAX_RATIO, open_below=True)]
+Power = Annotated[float, Range(-MAX_POWER, MAX_POWER)]
+Seconds = Annotated[float, Range(0.0, MAX_SECONDS, open_below=True)]
