@@ -17,6 +17,9 @@ pip() {
 # resolving, no build environment with unknown tools in it.
 install_locked() {
     local locked=(install --quiet --no-deps --require-hashes --only-binary :all:)
+    # Where pip knows of a torch without CUDA, by PIP_FIND_LINKS say, that one is enough.
+    grep '^torch==' requirements.lock | sed 's/ /+cpu /' > .venv/torch.lock
+    pip "${locked[@]}" --requirement .venv/torch.lock 2> /dev/null || true
     grep '^setuptools==' requirements.lock > .venv/build.lock &&
         pip "${locked[@]}" --requirement .venv/build.lock &&
         # jieba has no wheel
