@@ -51,7 +51,9 @@ def is_file_of(file: str, name: str, version: str) -> bool:
 def indexed(index: str, name: str, version: str) -> dict[str, str]:
     """The SHA-256 of each file of a version on an index, by file name."""
     page = Links()
-    request = urllib.request.Request(f"{index}/{normalized(name)}/", headers={"Accept": "text/html"})
+    request = urllib.request.Request(
+        f"{index}/{normalized(name)}/", headers={"Accept": "text/html"}
+    )
     with urllib.request.urlopen(request, timeout=60) as response:
         page.feed(response.read().decode())
     hashes = {}
