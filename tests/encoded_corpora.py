@@ -1,13 +1,14 @@
 """Small encoded corpora for tests."""
 
-import json
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from nmt.data.corpus import MANIFEST, CorpusWriter, EncodedCorpus
+from nmt.data.corpus import CorpusWriter, EncodedCorpus
+from nmt.storage.directories import seal
+from nmt.storage.manifest import SealedDirectory
 
 EOS = 2
 
@@ -43,7 +44,5 @@ def write_corpus(
             }
             lengths = {side: np.array([len(row) for row in rows]) for side, rows in sides.items()}
             writer.append(tokens, lengths)
-        description, files = writer.finish()
-    manifest = {"corpora": {"train": description}, "files": files}
-    (directory / MANIFEST).write_text(json.dumps(manifest))
-    return EncodedCorpus.open(directory, "train")
+    seal(directory, {"corpora": {"train": writer.describe()}})
+    return EncodedCorpus(SealedDirectory(directory), "train")

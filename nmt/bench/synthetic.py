@@ -17,6 +17,8 @@ from nmt.config.config import (
 from nmt.data.codec import Codec
 from nmt.data.corpus import SIDES, CorpusWriter, EncodedCorpus, Integers, Side, Tokens
 from nmt.data.vocabulary import EOS
+from nmt.storage.directories import seal
+from nmt.storage.manifest import SealedDirectory
 
 FIRST_WORD = 4  # the numbers below are control symbols
 BATCHES = 20  # of a made-up corpus: enough that sentences of like length meet
@@ -77,9 +79,8 @@ def write_synthetic_corpus(directory: Path, shapes: Shapes) -> EncodedCorpus:
     lengths: dict[Side, Integers] = {"source": source, "target": target}
     with CorpusWriter(directory, "train", {"source": "uint32", "target": "uint32"}) as writer:
         writer.append({side: random_tokens(lengths[side], shapes) for side in SIDES}, lengths)
-        description, files = writer.finish()
-    manifest = {"corpora": {"train": description}, "files": files}
-    return EncodedCorpus(directory, "train", manifest)
+    seal(directory, {"corpora": {"train": writer.describe()}})
+    return EncodedCorpus(SealedDirectory(directory), "train")
 
 
 def random_tokens(lengths: Integers, shapes: Shapes) -> Tokens:

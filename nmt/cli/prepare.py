@@ -16,7 +16,7 @@ Turn the raw text that a config names into prepared data: learn the subword mode
 vocabularies, encode the training and validation sets, write a manifest. The result goes to
 data.prepared_dir (default: `prepared` in the run directory). When nothing changed since the last
 time nothing is done. nmt-train does the same by itself."""
-EXIT_CODES = "exit codes: 0 done, 2 bad input or config, 4 storage, 130 interrupted"
+EXIT_CODES = "exit codes: 0 done, 2 bad input or config, 4 storage, 7 damaged data, 130 interrupted"
 
 
 def build_parser() -> console.SettingsParser:
@@ -29,6 +29,12 @@ def build_parser() -> console.SettingsParser:
     )
     parser.add_argument("--config", metavar="FILE", type=Path, required=True, help="YAML file")
     parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="prepare nothing, but read what has been prepared and compare every file with its "
+        "hash; exit 7 when one is damaged",
+    )
+    parser.add_argument(
         "overrides",
         metavar="section.key=value",
         nargs="*",
@@ -38,25 +44,30 @@ def build_parser() -> console.SettingsParser:
 
 
 def run_prepare(arguments: argparse.Namespace) -> None:
-    """Prepare, and report what came out."""
-    from nmt.config.loading import load_config
-    from nmt.data.prepare import prepare
+    """Prepare or verify, and report what is there."""
+    from nmt.config.loading import load_config, resolved_prepared_dir
+    from nmt.data.prepare import open_prepared, prepare
 
-    prepared = prepare(load_config(arguments.config, arguments.overrides))
+    config = load_config(arguments.config, arguments.overrides)
+    if arguments.verify:
+        prepared = open_prepared(resolved_prepared_dir(config))
+        prepared.verify()
+    else:
+        prepared = prepare(config)
     print("\n".join(summary(prepared)), file=sys.stderr)
 
 
 def summary(prepared: "Prepared") -> list[str]:
     """What a user wants to know of prepared data, in lines."""
     lines = [f"prepared data in {prepared.directory}"]
-    for name, corpus in prepared.manifest["corpora"].items():
+    for name, corpus in prepared.about["corpora"].items():
         pairs, read, left_out = corpus["pairs"], corpus["read"], corpus["left_out"]
         lines.append(f"  {name + ' pairs':<18}{pairs:>14,}  of {read:,} read")
         lines += [
             f"    {'left out':<16}{count:>14,}  {reason}" for reason, count in left_out.items()
         ]
-    for side, size in prepared.manifest["vocabulary"].items():
-        tokens = prepared.manifest["corpora"]["train"][side]["tokens"]
+    for side, size in prepared.about["vocabulary"].items():
+        tokens = prepared.about["corpora"]["train"][side]["tokens"]
         lines.append(f"  {side + ' vocabulary':<18}{size:>14,}")
         lines.append(
             f"  {side + ' tokens':<18}{tokens:>14,}  for training, {per_pair(prepared, side)}"
@@ -66,7 +77,7 @@ def summary(prepared: "Prepared") -> list[str]:
 
 def per_pair(prepared: "Prepared", side: str) -> str:
     """The mean length of a training sentence in words a user can read."""
-    corpus = prepared.manifest["corpora"]["train"]
+    corpus = prepared.about["corpora"]["train"]
     return f"{corpus[side]['tokens'] / corpus['pairs']:.1f} a sentence"
 
 

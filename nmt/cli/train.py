@@ -1,6 +1,7 @@
 """nmt-train: train a model from a config; run again, it resumes."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +22,9 @@ def build_parser() -> console.SettingsParser:
         "  torchrun --nproc-per-node=8 -m nmt.cli.train --config my.yaml\n\n"
         "Ctrl-C and SIGTERM save the current update and stop (exit 130, 143); SIGUSR1 does the\n"
         "same and exits 0, for schedulers that queue the job again. Other exit codes: 2 bad input\n"
-        "or config, 3 no usable checkpoint, 4 storage, 5 run directory in use, 6 diverged.\n"
-        "torchrun turns all of them into 1; result.json in the run directory tells how it ended.",
+        "or config, 3 no usable checkpoint, 4 storage, 5 run directory in use, 6 diverged,\n"
+        "7 damaged data. torchrun turns all of them into 1; result.json in the run directory\n"
+        "tells how it ended.",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML file")
     parser.add_argument(
@@ -47,6 +49,10 @@ def train(arguments: argparse.Namespace) -> int:
     if arguments.print_config:
         sys.stdout.write(dump_config(config))
         return 0
+    if os.environ.get("RANK", "0") == "0":
+        from nmt.storage.lock import check_free
+
+        check_free(config.run_dir)  # before torch is imported, which takes seconds
     from nmt.training.run import train as run
 
     return run(config)

@@ -5,19 +5,19 @@ other, each with its final EOS) and `offsets` (int64, one more than there are se
 is tokens[offsets[i]:offsets[i + 1]]). The manifest beside them has their types, sizes and hashes.
 """
 
-import hashlib
-import json
+import mmap
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from nmt.errors import DataError
+from nmt.errors import DataError, IntegrityError
+from nmt.storage.hashing import file_sha256
+from nmt.storage.manifest import MANIFEST, SealedDirectory, file_identity, reading
 
 if TYPE_CHECKING:
     from nmt.data.batching import Batch
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 Side = Literal["source", "target"]
 CorpusName = Literal["train", "validation"]
 SIDES: tuple[Side, Side] = ("source", "target")
-MANIFEST = "MANIFEST.json"
-
 Integers = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
@@ -46,37 +44,6 @@ def offsets_name(name: str, side: str) -> str:
     return f"{name}.{side}.offsets.bin"
 
 
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-class HashedFile:
-    """A new binary file that knows its size and SHA-256 without being read again."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb", buffering=1 << 20)
-        self._hash = hashlib.sha256()
-        self.path = path
-        self.size = 0
-
-    def write(self, data: bytes | memoryview) -> None:
-        self._file.write(data)
-        self._hash.update(data)
-        self.size += len(data)
-
-    def finish(self) -> dict[str, Any]:
-        """Force the bytes to disk; return the manifest entry of the file."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return {"size": self.size, "sha256": self._hash.hexdigest()}
-
-    def close(self) -> None:
-        self._file.close()
-
-
 class CorpusWriter:
     """Appends encoded pairs to the four files of a corpus, in memory that does not grow."""
 
@@ -85,8 +52,8 @@ class CorpusWriter:
         self.pairs = 0
         self.num_tokens: dict[Side, int] = dict.fromkeys(SIDES, 0)
         self._types = {side: np.dtype(token_types[side]).newbyteorder("<") for side in SIDES}
-        self._tokens = {side: HashedFile(directory / tokens_name(name, side)) for side in SIDES}
-        self._offsets = {side: HashedFile(directory / offsets_name(name, side)) for side in SIDES}
+        self._tokens = {side: new_file(directory / tokens_name(name, side)) for side in SIDES}
+        self._offsets = {side: new_file(directory / offsets_name(name, side)) for side in SIDES}
         for file in self._offsets.values():
             file.write(np.zeros(1, dtype="<i8").tobytes())
 
@@ -113,107 +80,76 @@ class CorpusWriter:
             self.num_tokens[side] += len(tokens[side])
         self.pairs += len(lengths["source"])
 
-    def finish(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Force all to disk; return what the manifest says of the corpus, and of its files."""
-        description: dict[str, Any] = {"pairs": self.pairs}
-        for side in SIDES:
-            description[side] = {"tokens": self.num_tokens[side], "type": self._types[side].name}
-        files = {file.path.name: file.finish() for file in self._tokens.values()}
-        files |= {file.path.name: file.finish() for file in self._offsets.values()}
-        return description, files
+    def describe(self) -> dict[str, Any]:
+        """What the manifest says of the corpus."""
+        sides: dict[str, Any] = {
+            side: {"tokens": self.num_tokens[side], "type": self._types[side].name}
+            for side in SIDES
+        }
+        return {"pairs": self.pairs, **sides}
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a prepared directory; DataError when there is none that can be read."""
-    path = directory / MANIFEST
-    try:
-        manifest = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        message = f"{directory}: expected prepared data, found no {MANIFEST}; run nmt-prepare"
-        raise DataError(message) from None
-    except ValueError as error:
-        message = f"{path}: not readable as JSON ({error}); delete {directory} and run nmt-prepare"
-        raise DataError(message) from None
-    parts = manifest if isinstance(manifest, dict) else {}
-    if not all(isinstance(parts.get(part), dict) for part in ("corpora", "files")):
-        message = f"{path}: expected the description of prepared data"
-        raise DataError(f"{message}; delete {directory} and run nmt-prepare")
-    return parts
-
-
-@dataclass(frozen=True)
-class FileState:
-    """What tells at a glance whether a file is still the one that was opened."""
-
-    size: int
-    modified_ns: int
-    inode: int
-
-    @staticmethod
-    def of(path: Path) -> "FileState":
-        status = path.stat()
-        return FileState(status.st_size, status.st_mtime_ns, status.st_ino)
+def new_file(path: Path) -> BinaryIO:
+    """A file that is written in pieces."""
+    return path.open("xb", buffering=1 << 20)
 
 
 class EncodedCorpus:
-    """Sentence pairs of a prepared directory, memory-mapped; pair i is index i on both sides."""
+    """Sentence pairs of a prepared directory, memory-mapped; pair i is index i on both sides.
 
-    def __init__(self, directory: Path, name: CorpusName, manifest: Mapping[str, Any]) -> None:
-        self.directory = directory
-        self.name = name
-        self._files: dict[str, Any] = {}
-        self._states: dict[str, FileState] = {}
+    Opening it checks sizes; `SealedDirectory.verify` and `check_content` check all the rest.
+    """
+
+    def __init__(self, sealed: SealedDirectory, name: CorpusName) -> None:
+        self._sealed = sealed
+        self._states: dict[str, tuple[int, ...]] = {}
+        self._maps: dict[str, mmap.mmap] = {}
         try:
-            description = manifest["corpora"][name]
-            self._tokens = {
-                side: cast(
-                    Tokens,
-                    self._map(
-                        manifest,
-                        tokens_name(name, side),
-                        np.dtype(description[side]["type"]),
-                        int(description[side]["tokens"]),
-                    ),
-                )
-                for side in SIDES
-            }
-            self._offsets = {
-                side: cast(
-                    Integers,
-                    self._map(
-                        manifest,
-                        offsets_name(name, side),
-                        np.dtype(np.int64),
-                        int(description["pairs"]) + 1,
-                    ),
-                )
-                for side in SIDES
-            }
-        except (KeyError, TypeError) as error:
-            message = f"{directory / MANIFEST}: incomplete ({error}); delete {directory} and rerun"
-            raise DataError(message) from None
+            description = sealed.about["corpora"][name]
+            sizes = sealed.about.get("vocabulary", {})
+            self._tokens: dict[Side, Tokens] = {}
+            self._offsets: dict[Side, Integers] = {}
+            self._vocabulary_sizes: dict[Side, int] = {}
+            for side in SIDES:
+                kind, tokens = np.dtype(description[side]["type"]), int(description[side]["tokens"])
+                self._tokens[side] = self._map(tokens_name(name, side), kind, tokens)
+                offsets = int(description["pairs"]) + 1
+                self._offsets[side] = self._map(offsets_name(name, side), np.dtype("i8"), offsets)
+                self._vocabulary_sizes[side] = int(sizes.get(side, 1 << 8 * kind.itemsize))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise IntegrityError(f"{sealed.path / MANIFEST}: incomplete ({error!r})") from None
 
-    @staticmethod
-    def open(directory: Path, name: CorpusName) -> "EncodedCorpus":
-        """Map a corpus; sizes are checked against the manifest (DataError names the file)."""
-        return EncodedCorpus(directory, name, read_manifest(directory))
-
-    def _map(
-        self, manifest: Mapping[str, Any], file_name: str, kind: np.dtype[Any], count: int
-    ) -> npt.NDArray[Any]:
-        path = self.directory / file_name
-        entry = manifest["files"][file_name]
-        try:
-            state = FileState.of(path)
-        except FileNotFoundError:
-            raise DataError(f"{path}: missing; run nmt-prepare again") from None
-        if not state.size == entry["size"] == count * kind.itemsize:
-            message = f"{path}: expected {entry['size']} bytes, found {state.size}"
-            raise DataError(f"{message}; delete {self.directory} and run nmt-prepare again")
-        self._files[file_name] = entry
-        self._states[file_name] = state
+    def _map(self, file_name: str, kind: np.dtype[Any], count: int) -> npt.NDArray[Any]:
+        path = self._sealed.path / file_name
+        if self._sealed.entries[file_name].size != count * kind.itemsize:
+            raise IntegrityError(f"{path}: expected {count} numbers of {kind.itemsize} bytes")
+        if count == 0:
+            raise IntegrityError(f"{path}: empty")
+        with reading(path), path.open("rb") as file:
+            self._states[file_name] = file_identity(os.fstat(file.fileno()))
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if len(mapped) != count * kind.itemsize:
+            raise IntegrityError(f"{path}: changed while it was opened")
+        self._maps[file_name] = mapped
         # A plain array over the map: numpy's memmap class costs time on every slice.
-        return np.asarray(np.memmap(path, dtype=kind.newbyteorder("<"), mode="r"))
+        return np.frombuffer(mapped, dtype=kind.newbyteorder("<"))
+
+    def check_content(self) -> None:
+        """Raise IntegrityError unless offsets rise within the tokens, and all ids are known.
+
+        Files that were verified by their hashes pass, unless they were made wrong.
+        """
+        for side in SIDES:
+            tokens, offsets = self._tokens[side], self._offsets[side]
+            rising = bool((offsets[1:] > offsets[:-1]).all())
+            if not rising or offsets[0] != 0 or offsets[-1] != len(tokens):
+                raise IntegrityError(self._wrong(side, "offsets that do not fit its tokens"))
+            if int(tokens.max()) >= self._vocabulary_sizes[side]:
+                raise IntegrityError(self._wrong(side, "ids beyond the vocabulary"))
+
+    def _wrong(self, side: Side, what: str) -> str:
+        path = self._sealed.path
+        return f"{path}: the {side} side has {what}; delete {path} and run nmt-prepare again"
 
     def __len__(self) -> int:
         return len(self._offsets["source"]) - 1
@@ -243,15 +179,29 @@ class EncodedCorpus:
         self, side: Side, indices: npt.NDArray[np.integer[Any]], *, padding: int
     ) -> tuple[Integers, npt.NDArray[np.bool_]]:
         """Sentences as rows: ids [B, L] padded at the end, and which of them are real [B, L]."""
+        self._check_present()
         starts = self._offsets[side][indices]
         lengths = self._offsets[side][indices + 1] - starts
-        columns = np.arange(int(lengths.max(initial=0)))
+        longest = int(lengths.max(initial=0))
+        # Data that changes while it is in use must not become a crash, or gigabytes of padding.
+        if (starts < 0).any() or (lengths < 0).any() or longest > len(self._tokens[side]):
+            raise IntegrityError(self._wrong(side, "offsets that do not fit its tokens"))
+        columns = np.arange(longest)
         visible = columns < lengths[:, None]
         # Places behind a sentence read its neighbours (at the end of the file: the last token) and
-        # are overwritten; one gather for the whole batch is many times quicker than a loop.
+        # are overwritten; one gather for the whole batch is many times faster than a loop.
         ids = self._tokens[side].take(starts[:, None] + columns, mode="clip").astype(np.int64)
         ids[~visible] = padding
+        if ids.max(initial=0) >= self._vocabulary_sizes[side]:
+            raise IntegrityError(self._wrong(side, "ids beyond the vocabulary"))
         return ids, visible
+
+    def _check_present(self) -> None:
+        """Raise DataError for a file that was cut: reading the lost part would kill the process."""
+        for file_name, mapped in self._maps.items():
+            if mapped.size() < len(mapped):
+                path = self._sealed.path / file_name
+                raise DataError(f"{path}: truncated while it was in use; start again to use it")
 
     def gather(self, indices: npt.NDArray[np.integer[Any]]) -> "Batch":
         """The pairs at `indices` as one padded batch."""
@@ -265,13 +215,15 @@ class EncodedCorpus:
         A file that was merely touched or copied passes: then its bytes are compared.
         """
         for file_name, state in self._states.items():
-            path = self.directory / file_name
+            path = self._sealed.path / file_name
             try:
-                now = FileState.of(path)
+                now = file_identity(path.stat())
+                if now == state:
+                    continue
+                same = path.stat().st_size == self._sealed.entries[file_name].size
+                same = same and file_sha256(path) == self._sealed.entries[file_name].sha256
             except FileNotFoundError:
                 raise DataError(f"{path}: removed while it was in use") from None
-            if now == state:
-                continue
-            if now.size != state.size or file_sha256(path) != self._files[file_name]["sha256"]:
+            if not same:
                 raise DataError(f"{path}: changed while it was in use; start again to use it")
             self._states[file_name] = now

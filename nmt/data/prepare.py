@@ -4,30 +4,25 @@ Nothing is done when the directory is up to date; else a whole new one takes its
 """
 
 import contextlib
-import hashlib
 import json
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from nmt.config.config import Config, DataConfig, ParallelFiles
 from nmt.config.loading import resolved_prepared_dir
 from nmt.data import prepared_directory
 from nmt.data.codec import Codec, TokenizerSpec
 from nmt.data.corpus import (
-    MANIFEST,
     SIDES,
     CorpusWriter,
     EncodedCorpus,
-    HashedFile,
     Side,
-    file_sha256,
-    read_manifest,
+    new_file,
     token_type,
 )
 from nmt.data.encoding import (
@@ -37,11 +32,15 @@ from nmt.data.encoding import (
     encode_pairs,
 )
 from nmt.data.text import Pair, ReadStatistics, read_pairs
-from nmt.errors import DataError, StorageError
+from nmt.errors import DataError, IntegrityError, StorageError
 from nmt.progress import progress_bar
+from nmt.storage.directories import replaced_directory
+from nmt.storage.manifest import MANIFEST, PREPARED_DATA, SealedDirectory
 
 logger = logging.getLogger(__name__)
 
+BYTES_IN_SILENCE = 3_000_000_000  # about two seconds of hashing
+CORPUS_FILES = ("train.", "validation.")
 VERSIONED = ("nmt", "numpy", "sentencepiece", "subword-nmt", "sacremoses")
 
 
@@ -54,7 +53,22 @@ class Prepared:
     train: EncodedCorpus
     validation: EncodedCorpus
     fingerprint: str  # SHA-256 over codec, tokens and validation text: what a run depends on
-    manifest: dict[str, Any]
+    sealed: SealedDirectory
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the manifest says of the data: corpora, vocabulary sizes, inputs and settings."""
+        return self.sealed.about
+
+    def verify(self) -> None:
+        """Read everything; IntegrityError names the first file that is not as it was written."""
+        total = sum(entry.size for entry in self.sealed.entries.values())
+        if total > BYTES_IN_SILENCE:
+            logger.info("verifying %s: %.1f GB", self.directory, total / 1e9)
+        with progress_bar(total=total, unit="B", description="verifying data") as bar:
+            self.sealed.verify(advance=bar.update)
+        for corpus in (self.train, self.validation):
+            corpus.check_content()
 
     @property
     def validation_source(self) -> Path:
@@ -67,20 +81,27 @@ class Prepared:
         return self.directory / validation_text_name("target")
 
 
-def prepare(config: Config) -> Prepared:
-    """Prepare the data of a config unless that has been done, and open it."""
+def prepare(config: Config, *, verify: bool = False, repair: bool = True) -> Prepared:
+    """Prepare the data of a config unless that has been done, and open it.
+
+    With `verify` data that has been prepared is read as a whole. Where damage is found it is
+    prepared again, or without `repair` raised as an IntegrityError.
+    """
     directory = resolved_prepared_dir(config)
     with prepared_directory.locked(directory) as writable:
-        if writable:
-            prepared_directory.clean_up(directory)
         settings = settings_that_matter(config)
         inputs = prepared_directory.describe_inputs(input_roles(config.data))
         reason = out_of_date(directory, settings, inputs, writable=writable)
         if reason is None:
             try:
                 prepared = open_prepared(directory)
-            except DataError as error:
-                reason = f"it is damaged ({error})"
+                if verify:
+                    prepared.verify()
+            except IntegrityError as error:
+                if not repair or not writable:
+                    raise
+                reason = "it is damaged"
+                logger.warning("%s; the data is prepared again", error)
             else:
                 logger.info("%s is up to date: %d pairs", directory, len(prepared.train))
                 return prepared
@@ -93,25 +114,22 @@ def prepare(config: Config) -> Prepared:
 
 
 def open_prepared(directory: Path) -> Prepared:
-    """Open a prepared directory; sizes are checked, DataError names a file that is not whole."""
-    manifest = read_manifest(directory)
-    if manifest.get("format") != prepared_directory.FORMAT:
+    """Open a prepared directory; the codec is verified by its hashes, of other files the sizes.
+
+    IntegrityError names a file that is not whole.
+    """
+    if prepared_directory.read_about(directory).about.get("format") != PREPARED_DATA:
         raise DataError(f"{directory}: prepared by another version; run nmt-prepare again")
-    prepared_directory.check_sizes(directory, manifest)
+    sealed = SealedDirectory(directory, exact=False)
+    sealed.verify([name for name in sealed.entries if not name.startswith(CORPUS_FILES)])
     return Prepared(
         directory=directory,
         codec=Codec.load(directory),
-        train=EncodedCorpus(directory, "train", manifest),
-        validation=EncodedCorpus(directory, "validation", manifest),
-        fingerprint=fingerprint(manifest["files"]),
-        manifest=manifest,
+        train=EncodedCorpus(sealed, "train"),
+        validation=EncodedCorpus(sealed, "validation"),
+        fingerprint=prepared_directory.fingerprint(sealed.entries),
+        sealed=sealed,
     )
-
-
-def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
-    """One digest over the names and digests of all files."""
-    lines = [f"{name} {entry['sha256']}\n" for name, entry in sorted(files.items())]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def settings_that_matter(config: Config) -> dict[str, Any]:
@@ -160,12 +178,12 @@ def out_of_date(
     """
     if not (directory / MANIFEST).exists():
         return "no data has been prepared"
-    manifest = read_manifest(directory)
-    if manifest.get("format") != prepared_directory.FORMAT:
+    manifest = prepared_directory.read_about(directory)
+    if manifest.about.get("format") != PREPARED_DATA:
         return "it was prepared by another version"
-    if changes := prepared_directory.changed_settings(manifest.get("settings", {}), settings):
+    if changes := prepared_directory.changed_settings(manifest.about.get("settings", {}), settings):
         return f"changed settings ({changes})"
-    if changed := prepared_directory.changed_input(manifest.get("inputs", []), inputs):
+    if changed := prepared_directory.changed_input(manifest.about.get("inputs", []), inputs):
         return f"changed input ({changed})"
     if writable:
         prepared_directory.record_inputs(directory, manifest, inputs)
@@ -176,30 +194,21 @@ def build(
     config: Config, directory: Path, settings: dict[str, Any], inputs: list[dict[str, Any]]
 ) -> None:
     """Make a prepared directory under another name and put it in its place."""
-    hashed = prepared_directory.hash_inputs(inputs)
-    partial = prepared_directory.beside(directory, "partial")
-    try:
-        partial.mkdir()
-        manifest = {
-            "format": prepared_directory.FORMAT,
+    about: dict[str, Any] = {}
+    with replaced_directory(directory, about) as temporary:
+        about |= {
+            "format": PREPARED_DATA,
             "settings": settings,
-            "inputs": hashed,
-            **write_data(config, partial),
+            "inputs": prepared_directory.hash_inputs(inputs),
+            **write_data(config, temporary),
             "versions": {name: version(name) for name in VERSIONED},
         }
         if prepared_directory.describe_inputs(input_roles(config.data)) != inputs:
             raise DataError("an input file changed while it was read; run again when it is at rest")
-        prepared_directory.write_manifest(partial, manifest)
-        prepared_directory.replace(directory, partial)
-    except OSError as error:
-        raise StorageError(f"{partial}: cannot be written ({error.strerror})") from error
-    finally:
-        if partial.exists():
-            shutil.rmtree(partial)
 
 
 def write_data(config: Config, directory: Path) -> dict[str, Any]:
-    """Write everything but the manifest; return what it has to say of the result."""
+    """Write codec and corpora; return what the manifest has to say of them."""
     data = config.data
     workers = data.workers or available_cores()
     # Both sets are read once before anything long begins: a mistake in them shows up early.
@@ -207,17 +216,10 @@ def write_data(config: Config, directory: Path) -> dict[str, Any]:
     total = count_pairs(data, data.train, "reading training text")
     codec = learn_codec(config, total, workers=workers)
     codec.save(directory)
-    codec_files = {name: sync_and_describe(directory / name) for name in codec.files()}
-    train, train_files = encode_training(data, directory, codec, total=total, workers=workers)
-    validation, validation_files = encode_validation(data, directory, codec)
-    files = {**codec_files, **train_files, **validation_files}
+    train = encode_training(data, directory, codec, total=total, workers=workers)
+    validation = encode_validation(data, directory, codec)
     sizes = {"source": len(codec.source.vocabulary), "target": len(codec.target.vocabulary)}
-    return {
-        "corpora": {"train": train, "validation": validation},
-        "vocabulary": sizes,
-        "files": files,
-        "fingerprint": fingerprint(files),
-    }
+    return {"corpora": {"train": train, "validation": validation}, "vocabulary": sizes}
 
 
 def read(data: DataConfig, files: ParallelFiles, statistics: ReadStatistics) -> Iterator[Pair]:
@@ -269,8 +271,8 @@ def evenly(pairs: Iterable[Pair], sample: int, total: int) -> Iterator[Pair]:
 
 def encode_training(
     data: DataConfig, directory: Path, codec: Codec, *, total: int, workers: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Write the training corpus; return what the manifest says of it, and of its files."""
+) -> dict[str, Any]:
+    """Write the training corpus; return what the manifest says of it."""
     limits = LengthLimits(longest=data.max_length, ratio=data.max_ratio)
     statistics = ReadStatistics()
     left_out: Counter[str] = Counter()
@@ -285,35 +287,27 @@ def encode_training(
         if writer.pairs == 0:
             reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.items())
             raise DataError(f"no training pair is left ({reasons}); see data.max_length, max_ratio")
-        description, files = writer.finish()
-    return {
-        **description,
-        "read": statistics.read,
-        "left_out": dict(sorted(left_out.items())),
-    }, files
+    left_out_sorted = dict(sorted(left_out.items()))
+    return {**writer.describe(), "read": statistics.read, "left_out": left_out_sorted}
 
 
-def encode_validation(
-    data: DataConfig, directory: Path, codec: Codec
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def encode_validation(data: DataConfig, directory: Path, codec: Codec) -> dict[str, Any]:
     """Write the validation corpus and its raw text; pairs of any length are kept."""
     statistics = ReadStatistics()
     with contextlib.ExitStack() as stack:
-        text: dict[Side, HashedFile] = {}
-        for side in SIDES:
-            text[side] = HashedFile(directory / validation_text_name(side))
-            stack.callback(text[side].close)
+        text = {
+            side: stack.enter_context(new_file(directory / validation_text_name(side)))
+            for side in SIDES
+        }
         writer = stack.enter_context(CorpusWriter(directory, "validation", token_types(codec)))
         pairs = keep_text(read(data, data.validation, statistics), text)
         for chunk in encode_pairs(pairs, directory, LengthLimits(empty=True), workers=1):
             writer.append(chunk.tokens, chunk.lengths)
-        description, files = writer.finish()
-        files |= {validation_text_name(side): text[side].finish() for side in SIDES}
     left_out = dict(sorted(statistics.skipped.items()))
-    return {**description, "read": statistics.read, "left_out": left_out}, files
+    return {**writer.describe(), "read": statistics.read, "left_out": left_out}
 
 
-def keep_text(pairs: Iterable[Pair], files: Mapping[Side, HashedFile]) -> Iterator[Pair]:
+def keep_text(pairs: Iterable[Pair], files: Mapping[Side, BinaryIO]) -> Iterator[Pair]:
     """The same pairs, written to a text file for each side on their way."""
     for pair in pairs:
         files["source"].write(f"{pair.source}\n".encode())
@@ -332,9 +326,3 @@ def token_types(codec: Codec) -> dict[Side, str]:
         "source": token_type(len(codec.source.vocabulary)),
         "target": token_type(len(codec.target.vocabulary)),
     }
-
-
-def sync_and_describe(path: Path) -> dict[str, Any]:
-    """Force a file to disk and return its manifest entry."""
-    prepared_directory.sync(path)
-    return {"size": path.stat().st_size, "sha256": file_sha256(path)}

@@ -1,34 +1,33 @@
-"""The directory of prepared data on disk: locked while it is made, replaced whole, never in part.
+"""The directory of prepared data on disk: when it may be used as it is, and how it is opened.
 
-Beside DIR there may be DIR.lock (kept for ever), DIR.partial (being built, or left by a process
-that died) and, for a moment, DIR.old (the one that is being replaced).
+It is a sealed directory: its manifest has the SHA-256 of each file, and says from which text and
+with which settings they were made. Beside DIR lies DIR.lock.
 """
 
 import contextlib
 import errno
-import fcntl
-import json
 import logging
-import os
-import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt.data.corpus import MANIFEST, file_sha256, read_manifest
-from nmt.errors import DataError, StorageError
+from nmt.errors import DataError, IntegrityError
+from nmt.storage.directories import recover
+from nmt.storage.files import make_directories, replace_file, storage_errors
+from nmt.storage.hashing import bytes_sha256, file_sha256
+from nmt.storage.lock import LockFile
+from nmt.storage.manifest import (
+    MANIFEST,
+    FileEntry,
+    Manifest,
+    encode_manifest,
+    read_manifest,
+)
 
 logger = logging.getLogger(__name__)
 
-FORMAT = "nmt prepared data, version 1"
-NEW_MANIFEST = f"{MANIFEST}.new"  # for a moment, while it is written
 NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
-
-
-def beside(directory: Path, suffix: str) -> Path:
-    """A path next to the directory, on the same file system."""
-    return directory.with_name(f"{directory.name}.{suffix}")
 
 
 @contextlib.contextmanager
@@ -36,39 +35,56 @@ def locked(directory: Path) -> Iterator[bool]:
     """Keep other processes from preparing `directory`, waiting for one that does.
 
     Yields false, without a lock, where nothing can be written: data on a read-only disk can still
-    be used. The lock ends with the process, however that ends.
+    be used. What a process that died left behind is undone.
     """
-    path = beside(directory, "lock")
-    descriptor = -1
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        if error.errno not in NOT_WRITABLE:
-            raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
-    if descriptor < 0:
+    path = directory.with_name(f"{directory.name}.lock")
+    lock = None
+    with storage_errors(path):
+        try:
+            make_directories(path.parent)
+            lock = LockFile(path)
+        except OSError as error:
+            if error.errno not in NOT_WRITABLE:
+                raise
+    if lock is None:
         yield False
         return
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logger.info("waiting for another process that prepares %s", directory)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with lock:
+        if not lock.acquire():
+            logger.info("waiting for %s, which prepares %s", lock.owner(), directory)
+            lock.acquire(wait=True)
+        recover(directory.parent, name=directory.name, exclusive=True)
         yield True
-    finally:
-        os.close(descriptor)
 
 
-def clean_up(directory: Path) -> None:
-    """Undo what a process that died left behind; call it with the lock held."""
-    partial, old = beside(directory, "partial"), beside(directory, "old")
-    if old.exists() and not directory.exists():
-        old.rename(directory)  # died between the two renames of `replace`
-    for leftover in (partial, old):
-        if leftover.exists():
-            logger.info("removing %s, left by a process that was killed", leftover)
-            shutil.rmtree(leftover)
+def read_about(directory: Path) -> Manifest:
+    """The manifest of prepared data, of which no other file is looked at yet."""
+    if not (directory / MANIFEST).exists():
+        raise DataError(
+            f"{directory}: expected prepared data, found no {MANIFEST}; run nmt-prepare"
+        )
+    try:
+        manifest = read_manifest(directory)
+    except IntegrityError as error:
+        raise IntegrityError(f"{error}; {advice(directory)}") from error
+    if not isinstance(manifest.about.get("corpora"), dict):
+        raise DataError(f"{directory / MANIFEST}: expected the description of prepared data")
+    # Manifests of earlier versions have no digest of themselves, but one of all hashes.
+    expected = fingerprint(manifest.files)
+    if manifest.about.get("fingerprint", expected) != expected:
+        raise IntegrityError(f"{directory / MANIFEST}: damaged; {advice(directory)}")
+    return manifest
+
+
+def advice(directory: Path) -> str:
+    """How damaged data is made good."""
+    return f"delete {directory} and run nmt-prepare again"
+
+
+def fingerprint(files: Mapping[str, FileEntry]) -> str:
+    """One digest over the names and hashes of all files."""
+    lines = [f"{name} {entry.sha256}\n" for name, entry in sorted(files.items())]
+    return bytes_sha256("".join(lines).encode())
 
 
 def check_replaceable(directory: Path) -> None:
@@ -78,49 +94,13 @@ def check_replaceable(directory: Path) -> None:
     if not directory.is_dir():
         raise DataError(f"{directory}: expected a directory for prepared data, got a file")
     names = {path.name for path in directory.iterdir()}
-    if not names:
-        return
-    advice = "choose another data.prepared_dir, or delete it"
-    if MANIFEST not in names:
-        raise DataError(f"{directory}: holds files that are no prepared data; {advice}")
-    manifest = read_manifest(directory)
-    foreign = names - {MANIFEST, NEW_MANIFEST, *manifest["files"]}
+    ours = {MANIFEST, *read_manifest(directory).files} if MANIFEST in names else set()
+    foreign = names - ours
     if foreign:
-        message = f"{directory}: holds {sorted(foreign)[0]}, which is no prepared data"
-        raise DataError(f"{message}; {advice}")
-
-
-def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest whole or not at all, and make it and its directory durable."""
-    path = directory / MANIFEST
-    temporary = directory / NEW_MANIFEST
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync(directory)
-
-
-def sync(path: Path) -> None:
-    """Force a file or a directory to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def replace(directory: Path, partial: Path) -> None:
-    """Put the finished `partial` in the place of `directory`; call it with the lock held."""
-    old = beside(directory, "old")
-    if directory.exists():
-        directory.rename(old)
-    partial.rename(directory)
-    sync(directory.parent)
-    if old.exists():
-        shutil.rmtree(old)
+        raise DataError(
+            f"{directory}: holds {min(foreign)}, which is no prepared data; "
+            "choose another data.prepared_dir, or delete it"
+        )
 
 
 def describe_inputs(roles: Mapping[str, Sequence[Path]]) -> list[dict[str, Any]]:
@@ -148,7 +128,15 @@ def describe_inputs(roles: Mapping[str, Sequence[Path]]) -> list[dict[str, Any]]
 
 def hash_inputs(inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The same descriptions with the SHA-256 of each file."""
-    return [{**entry, "sha256": file_sha256(Path(entry["path"]))} for entry in inputs]
+    return [{**entry, "sha256": input_sha256(entry)} for entry in inputs]
+
+
+def input_sha256(entry: Mapping[str, Any]) -> str:
+    """The SHA-256 of an input file; DataError when it cannot be read."""
+    try:
+        return file_sha256(Path(entry["path"]))
+    except OSError as error:
+        raise DataError(f"{entry['path']}: cannot be read ({error.strerror})") from None
 
 
 def changed_input(
@@ -163,29 +151,20 @@ def changed_input(
     for before, now in zip(recorded, inputs, strict=True):
         if before == {**now, "sha256": before["sha256"]}:
             continue
-        if before["size"] != now["size"] or before["sha256"] != file_sha256(Path(now["path"])):
+        if before["size"] != now["size"] or before["sha256"] != input_sha256(now):
             return str(now["path"])
     return None
 
 
-def record_inputs(
-    directory: Path, manifest: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]]
-) -> None:
+def record_inputs(directory: Path, manifest: Manifest, inputs: Sequence[Mapping[str, Any]]) -> None:
     """Note the times and places of unchanged inputs, so that the next start need not read them."""
     recorded = [
         {**now, "sha256": before["sha256"]}
-        for now, before in zip(inputs, manifest["inputs"], strict=True)
+        for now, before in zip(inputs, manifest.about["inputs"], strict=True)
     ]
-    if recorded != manifest["inputs"]:
-        write_manifest(directory, {**manifest, "inputs": recorded})
-
-
-def check_sizes(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise DataError, naming the file, when one is missing or has not its recorded size."""
-    for name, entry in manifest["files"].items():
-        path = directory / name
-        if not path.is_file() or path.stat().st_size != entry["size"]:
-            raise DataError(f"{path}: expected a file of {entry['size']} bytes")
+    if recorded != manifest.about["inputs"]:
+        about = {**manifest.about, "inputs": recorded}
+        replace_file(directory / MANIFEST, encode_manifest(manifest.files, about))
 
 
 def changed_settings(recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:

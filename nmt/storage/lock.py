@@ -1,4 +1,4 @@
-"""One process at a time may write to a run directory."""
+"""Locks that the kernel frees when their holder dies, however it dies; the lock files stay."""
 
 import errno
 import fcntl
@@ -15,81 +15,100 @@ from nmt.errors import LockedError, StorageError
 from nmt.storage.files import make_directories, storage_errors
 
 LOCK = ".lock"
-PATIENCE = 1.0  # seconds: a process that is just ending may still hold the lock
+PATIENCE = 0.5  # seconds: a process that is just ending may still hold the lock
+BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 
 
-class Descriptor:
-    """An open file that counts as ours alone."""
+class LockFile:
+    """An open file that one process at a time can hold; it names the process."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        held.add(self)
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        self.path = path
+        self.descriptor = os.open(path, flags, 0o666)
+        self.process = os.getpid()
+        opened.add(self)
+
+    def __enter__(self) -> "LockFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if os.getpid() == self.process:
+            self.close()
 
     def close(self) -> None:
         """Close the file, which gives up its lock."""
-        held.discard(self)
-        os.close(self.number)
+        opened.discard(self)
+        os.close(self.descriptor)
+
+    def acquire(self, *, wait: bool = False) -> bool:
+        """Try to take the lock, or wait for it as long as it takes; whether it is ours now."""
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            with storage_errors(self.path):
+                os.ftruncate(self.descriptor, 0)
+                owner = {"pid": os.getpid(), "host": socket.gethostname()}
+                os.pwrite(self.descriptor, json.dumps(owner).encode(), 0)
+        except OSError as error:
+            if error.errno in BUSY:
+                return False
+            raise StorageError(
+                f"{self.path}: this file system cannot lock files ({error.strerror}); "
+                "choose a directory on another one"
+            ) from error
+        return True
+
+    def owner(self) -> str:
+        """Who holds the lock, as far as the file tells."""
+        try:
+            match json.loads(os.pread(self.descriptor, 4096, 0)):
+                case {"pid": int(pid), "host": str(host)}:
+                    return f"process {pid} on {host}"
+        except (OSError, ValueError):
+            pass
+        return "another process"
 
 
-held: "weakref.WeakSet[Descriptor]" = weakref.WeakSet()
+opened: "weakref.WeakSet[LockFile]" = weakref.WeakSet()
 
 
-def forget_in_child() -> None:
+def close_in_child() -> None:
     """A forked child (a data worker, say) that outlives us must not keep our locks alive."""
-    for descriptor in list(held):
-        descriptor.close()
+    for lock in list(opened):
+        lock.close()
 
 
-os.register_at_fork(after_in_child=forget_in_child)
+os.register_at_fork(after_in_child=close_in_child)
 
 
 @contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
-    """Hold the run directory; a LockedError names the process that holds it already.
-
-    The kernel frees the lock when its holder dies, however it dies; the file itself stays.
-    """
-    with storage_errors(run_dir):
-        make_directories(run_dir)
-        path = run_dir / LOCK
-        descriptor = Descriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
-    process = os.getpid()
-    try:
-        acquire(descriptor.number, path)
-        with storage_errors(path):
-            os.ftruncate(descriptor.number, 0)
-            owner = {"pid": process, "host": socket.gethostname()}
-            os.pwrite(descriptor.number, json.dumps(owner).encode(), 0)
+def locked(directory: Path) -> Iterator[None]:
+    """Hold a directory; a LockedError names the process that holds it already."""
+    with storage_errors(directory):
+        make_directories(directory)
+        lock = LockFile(directory / LOCK)
+    with lock:
+        acquire_soon(lock)
         yield
-    finally:
-        if os.getpid() == process:
-            descriptor.close()
 
 
-def acquire(descriptor: int, path: Path) -> None:
+def check_free(directory: Path) -> None:
+    """Raise the LockedError that `locked` would raise, before anything slow is done."""
+    try:
+        lock = LockFile(directory / LOCK, create=False)
+    except OSError:
+        return  # nobody has locked it yet, or `locked` will say what is wrong
+    with lock:
+        acquire_soon(lock)
+
+
+def acquire_soon(lock: LockFile) -> None:
     """Take the lock, waiting a moment at most."""
     deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise StorageError(f"{path}: cannot be locked ({error.strerror})") from error
+    while not lock.acquire():
         if time.monotonic() > deadline:
             raise LockedError(
-                f"{path.parent}: in use by {owner_of(descriptor)}; "
+                f"{lock.path.parent}: in use by {lock.owner()}; "
                 "wait for it to end, or choose another run_dir"
             )
         time.sleep(0.05)
-
-
-def owner_of(descriptor: int) -> str:
-    """Who holds the lock, as far as the file tells."""
-    try:
-        match json.loads(os.pread(descriptor, 4096, 0)):
-            case {"pid": int(pid), "host": str(host)}:
-                return f"process {pid} on {host}"
-    except (OSError, ValueError):
-        pass
-    return "another process"

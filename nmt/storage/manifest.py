@@ -131,6 +131,13 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a directory whose files are not looked at."""
+    path = directory / MANIFEST
+    with open_regular(path) as file:
+        return parse_manifest(read_small(path, file), str(path))
+
+
 class SealedDirectory:
     """A directory with a manifest; no content of its files is trusted before it was hashed."""
 
@@ -143,8 +150,7 @@ class SealedDirectory:
         names = directory_names(path)
         if MANIFEST not in names:
             raise IntegrityError(f"{path / MANIFEST}: missing; this is not a complete directory")
-        with open_regular(path / MANIFEST) as file:
-            manifest = parse_manifest(read_small(path / MANIFEST, file), str(path / MANIFEST))
+        manifest = read_manifest(path)
         self.entries = manifest.files
         self.about = manifest.about
         self.digest = manifest_digest(manifest.files)

@@ -48,7 +48,7 @@ def train(config: Config) -> int:
             saved = find_saved_run(store, team)
             if saved is not None:
                 check_resumable(saved.config, config, directory=str(config.run_dir))
-            prepared = prepared_data(config, saved)
+            prepared = prepared_data(config, saved, team)
             return run(config, team, prepared, store=store, saved=saved)
 
 
@@ -59,8 +59,8 @@ def find_saved_run(store: CheckpointStore, team: Processes) -> SavedRun | None:
     return None if path is None else read_saved_run(Path(path))
 
 
-def prepared_data(config: Config, saved: SavedRun | None) -> Prepared:
-    """The prepared data; a run that has begun never has its data exchanged under it."""
+def prepared_data(config: Config, saved: SavedRun | None, team: Processes) -> Prepared:
+    """The prepared data, verified; a run that has begun never has its data exchanged under it."""
     directory = resolved_prepared_dir(config)
     if saved is not None and directory.exists():
         inputs = describe_inputs(input_roles(config.data))
@@ -70,7 +70,9 @@ def prepared_data(config: Config, saved: SavedRun | None) -> Prepared:
                 f"{config.run_dir} was trained on other data: {change}; go on with the same data, "
                 "or choose another run_dir"
             )
-    prepared = prepare(config)
+    # One process per machine reads everything. Alone, it may also make damaged data again.
+    verify = int(os.environ.get("LOCAL_RANK", "0")) == 0
+    prepared = prepare(config, verify=verify, repair=saved is None and team.size == 1)
     if saved is not None and saved.data_fingerprint != prepared.fingerprint:
         raise ConfigError(
             f"{config.run_dir} was trained on other data than {prepared.directory} holds now "

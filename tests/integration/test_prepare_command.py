@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from nmt.cli.prepare import main
-from nmt.data.corpus import MANIFEST, file_sha256
+from nmt.storage.hashing import file_sha256
+from nmt.storage.manifest import MANIFEST
 
 SOURCE = ["the old dog sees the river", "a man hears 17 trees", "days are long", "the man sees it"]
 TARGET = [
@@ -66,7 +67,7 @@ def test_the_summary_goes_to_standard_error(project: Path, capsys):
     assert ["left", "out", "4", "longer", "than", "max_length"] in lines
     assert ["validation", "pairs", "4", "of", "4", "read"] in lines
     manifest = json.loads((project / "run" / "prepared" / MANIFEST).read_bytes())
-    assert ["source", "vocabulary", str(manifest["vocabulary"]["source"])] in lines
+    assert ["source", "vocabulary", str(manifest["about"]["vocabulary"]["source"])] in lines
     assert str(project / "run" / "prepared") in output.err
 
 
@@ -77,6 +78,24 @@ def test_the_second_run_says_that_there_is_nothing_to_do(project: Path, capsys):
     assert prepare(project) == 0
     assert time.monotonic() - started < 1.0
     assert "up to date" in capsys.readouterr().err
+
+
+def test_verify_reads_everything_and_writes_nothing(project: Path, capsys):
+    assert prepare(project, "--verify") == 2  # nothing has been prepared
+    assert prepare(project) == 0
+    directory = project / "run" / "prepared"
+    assert prepare(project, "--verify") == 0
+    for name in ("train.target.tokens.bin", "source.vocabulary", "validation.source.txt", MANIFEST):
+        data = (directory / name).read_bytes()
+        (directory / name).write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+        before = {path.name: path.read_bytes() for path in directory.iterdir()}
+        capsys.readouterr()
+        assert prepare(project, "--verify") == 7
+        (line,) = capsys.readouterr().err.strip().split("\n")
+        assert f"{name}: " in line
+        assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+        (directory / name).write_bytes(data)
+    assert prepare(project, "--verify") == 0
 
 
 def ragged(project: Path) -> None:
@@ -139,7 +158,7 @@ def test_unusable_text_is_one_line_and_exit_code_2(
     assert len(errors) == 1
     assert re.search(message, errors[0])
     assert not (project / "run" / "prepared").exists()
-    assert not (project / "run" / "prepared.partial").exists()
+    assert unfinished(project) == []
 
 
 def test_an_unknown_setting_is_exit_code_2(project: Path, capsys):
@@ -172,6 +191,11 @@ def wait_for(condition: Callable[[], object], *, seconds: float = 60.0) -> None:
         time.sleep(0.002)
 
 
+def unfinished(project: Path) -> list[Path]:
+    """Directories that are being built, or were."""
+    return list((project / "run").glob(".nmt-new-prepared.*"))
+
+
 def children(process: int) -> list[int]:
     return [int(n) for n in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
@@ -182,7 +206,7 @@ def test_killed_half_way_leaves_nothing_that_could_be_taken_for_whole(
 ):
     enlarge(project)
     process = start(project)
-    wait_for(lambda: (project / "run" / "prepared.partial" / file_name).exists())
+    wait_for(lambda: any((path / file_name).exists() for path in unfinished(project)))
     if "tokens" in file_name:
         wait_for(lambda: len(children(process.pid)) >= 2)
     workers = children(process.pid)
@@ -193,7 +217,7 @@ def test_killed_half_way_leaves_nothing_that_could_be_taken_for_whole(
     wait_for(lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers), seconds=10)
     assert prepare(project) == 0
     assert_whole(project / "run" / "prepared")
-    assert not (project / "run" / "prepared.partial").exists()
+    assert unfinished(project) == []
 
 
 def test_killed_while_it_replaces_older_data_keeps_the_older_data(project: Path):
@@ -202,7 +226,7 @@ def test_killed_while_it_replaces_older_data_keeps_the_older_data(project: Path)
     before = {path.name: path.read_bytes() for path in prepared.iterdir()}
     enlarge(project)
     process = start(project)
-    wait_for(lambda: (project / "run" / "prepared.partial" / "codec.json").exists())
+    wait_for(lambda: any((path / "codec.json").exists() for path in unfinished(project)))
     process.kill()
     process.communicate()
     assert {path.name: path.read_bytes() for path in prepared.iterdir()} == before
@@ -211,7 +235,7 @@ def test_killed_while_it_replaces_older_data_keeps_the_older_data(project: Path)
 def test_an_interrupt_ends_quietly_and_cleans_up(project: Path):
     enlarge(project)
     process = start(project)
-    wait_for(lambda: (project / "run" / "prepared.partial" / "codec.json").exists())
+    wait_for(lambda: any((path / "codec.json").exists() for path in unfinished(project)))
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -236,6 +260,6 @@ def test_a_full_disk_is_exit_code_4_and_leaves_nothing(project: Path, largest_fi
     assert process.returncode == 4
     lines = errors.decode().strip().split("\n")
     assert lines[-1].startswith("nmt-prepare: ")
-    assert "prepared.partial" in lines[-1]
+    assert "prepared" in lines[-1]
     assert not any("Traceback" in line for line in lines)
     assert [path.name for path in (project / "run").iterdir()] == ["prepared.lock"]

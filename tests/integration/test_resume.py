@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.runs import die_at_call, outcome, tiny_config, train_in_child, write_run
 
-from nmt.checkpoint import atomic
+from nmt.storage import directories
 from nmt.training.snapshot import Updater
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validator
@@ -63,7 +63,7 @@ def test_kill_in_odd_places(
 
 def test_kill_while_saving(reference: Path, tmp_path: Path) -> None:
     config = fresh(reference, tmp_path)
-    sabotage = partial(die_at_call, atomic, "write_file", 12)  # type: ignore[arg-type]
+    sabotage = partial(die_at_call, directories, "sync_file", 12)  # type: ignore[arg-type]
     assert train_in_child(config, sabotage) == KILLED
     assert train_in_child(config) == 0
     assert outcome(tmp_path / "run") == outcome(reference / "run")
@@ -133,7 +133,7 @@ def test_a_hundred_random_kills(reference: Path, tmp_path: Path) -> None:
         directory = tmp_path / str(attempt)
         config = fresh(reference, directory)
         owner, name, most = generator.choice(
-            [(Updater, "backward", 46), (Updater, "step", 24), (atomic, "write_file", 60)]
+            [(Updater, "backward", 46), (Updater, "step", 24), (directories, "sync_file", 60)]
         )
         count = generator.randint(1, most)
         train_in_child(config, partial(die_at_call, owner, name, count))  # type: ignore[arg-type]

@@ -1,11 +1,13 @@
 """nmt-train when things go wrong: damage, full disks, two at once, changed settings, divergence."""
 
 import errno
-import io
 import json
-import multiprocessing
+import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,12 +18,10 @@ import pytest
 import torch
 from support.runs import die_at_call, newest, outcome, tiny_config, train_in_child, write_run
 
-from nmt.checkpoint import atomic
 from nmt.checkpoint.store import CheckpointStore, verify
 from nmt.cli import average_checkpoints, train
 from nmt.decoding.alignment import recommended_head
 from nmt.training.loss import TranslationLoss
-from nmt.training.trainer import Trainer
 from nmt.training.update import Updater
 
 KILLED = -signal.SIGKILL
@@ -75,13 +75,16 @@ def tree(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def test_a_second_trainer_is_turned_away(half_way: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    store = CheckpointStore(half_way / "run")
-    with store.lock():
-        before = time.monotonic()
-        assert train_in_child(half_way / "config.yaml") == 5
-        assert time.monotonic() - before < 10
-    assert str(multiprocessing.current_process().pid) in capfd.readouterr().err
+def test_a_second_trainer_is_turned_away(half_way: Path) -> None:
+    """Within two seconds of a quiet machine, since it does not import torch first."""
+    module = ["nmt.cli.train", "--config", str(half_way / "config.yaml")]
+    with CheckpointStore(half_way / "run").lock():
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", *module], capture_output=True, text=True
+        )
+    assert done.returncode == 5
+    assert f"process {os.getpid()} on " in done.stderr.strip().split("\n")[-1]
+    assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,63 @@ def test_changed_data_is_refused(half_way: Path, capsys: pytest.CaptureFixture[s
     assert (tree(half_way / "run"), tree(half_way / "prepared")) == before
 
 
+@pytest.mark.parametrize("name", ["train.source.tokens.bin", "target.vocabulary", "joint.codes"])
+def test_a_flipped_bit_of_the_data_ends_a_resumed_run_with_exit_7(
+    half_way: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    flip_a_bit(half_way / "prepared" / name)
+    before = tree(half_way / "run"), tree(half_way / "prepared")
+    assert train.main(["--config", str(half_way / "config.yaml")]) == 7
+    assert f"{name}: damaged" in capsys.readouterr().err
+    assert (tree(half_way / "run"), tree(half_way / "prepared")) == before
+
+
+def test_a_new_run_makes_damaged_data_again(reference: Path, tmp_path: Path) -> None:
+    for name in ("data", "prepared"):
+        shutil.copytree(reference / name, tmp_path / name)
+    flip_a_bit(tmp_path / "prepared" / "train.source.tokens.bin")
+    assert train_in_child(write_run(tmp_path)) == 0
+    assert outcome(tmp_path / "run") == outcome(reference / "run")
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 10)
+
+
+def exchange(path: Path) -> None:
+    (path.parent / "other").write_bytes(bytes(path.stat().st_size))
+    os.replace(path.parent / "other", path)
+
+
+DAMAGE_IN_USE = [
+    pytest.param(name, change, marks=[] if short else [pytest.mark.slow])
+    for name in ("source.tokens", "target.tokens", "source.offsets", "target.offsets")
+    for change in (cut, exchange, flip_a_bit)
+    for short in [(name, change) in (("source.tokens", cut), ("target.tokens", flip_a_bit))]
+]
+
+
+@pytest.mark.parametrize(("name", "change"), DAMAGE_IN_USE)
+def test_data_that_changes_during_training_ends_the_run(
+    reference: Path, tmp_path: Path, name: str, change: Callable[[Path], None]
+) -> None:
+    """At the next epoch at the latest, with one line that names the file, never by a crash."""
+    for part in ("data", "prepared"):
+        shutil.copytree(reference / part, tmp_path / part)
+    config = write_run(tmp_path, tiny_config(tmp_path, max_updates=10**6, save_every=10**6))
+    command = [sys.executable, "-m", "nmt.cli.train", "--config", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+            time.sleep(0.05)
+        change(tmp_path / "prepared" / f"train.{name}.bin")
+        _, errors = process.communicate(timeout=100)
+    last = errors.strip().split("\n")[-1]
+    assert process.returncode in (2, 7), errors
+    assert last.startswith("nmt-train: ")
+    assert f"train.{name}.bin" in last or f"{name.split('.')[0]} side has" in last
+
+
 def test_harmless_changes_are_allowed(half_way: Path) -> None:
     config = tiny_config(half_way, max_updates=16, save_every=4, keep_last=2, log_every=3)
     config["validate"]["every"] = 8
@@ -132,25 +192,18 @@ def test_harmless_changes_are_allowed(half_way: Path) -> None:
 
 def full_disk(first: int, last: int) -> None:
     """Let the writes of the checkpoints from number `first` to `last` fail."""
-    original = Trainer.save
+    original = os.mkdir
     calls = 0
 
-    class Full(io.FileIO):
-        def write(self, _data: Any, /) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device", str(self.name))
-
-    def save(self: Trainer) -> None:
+    def mkdir(path: Any, *rest: Any, **named: Any) -> None:
         nonlocal calls
-        calls += 1
-        normal = atomic.FileIO
-        if first <= calls <= last:
-            atomic.FileIO = Full  # type: ignore[misc]
-        try:
-            original(self)
-        finally:
-            atomic.FileIO = normal  # type: ignore[misc]
+        if ".nmt-new-step" in str(path):
+            calls += 1
+            if first <= calls <= last:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        original(path, *rest, **named)
 
-    Trainer.save = save  # type: ignore[method-assign]
+    os.mkdir = mkdir
 
 
 def test_a_full_disk_for_a_while_loses_nothing(reference: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from nmt.data.batching import (
     update_batches,
     validation_batches,
 )
-from nmt.data.corpus import MANIFEST, EncodedCorpus
+from nmt.data.corpus import EncodedCorpus
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import DataError
 
@@ -213,7 +213,6 @@ def test_a_copy_of_a_file_is_as_good_as_the_file(tmp_path: Path):
     copy.write_bytes(tokens.read_bytes())
     copy.replace(tokens)
     corpus.check_unchanged()
-    assert (tmp_path / MANIFEST).exists()
 
 
 def test_an_error_in_the_thread_reaches_the_reader_and_no_thread_stays():

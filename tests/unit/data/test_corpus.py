@@ -10,8 +10,10 @@ from encoded_corpora import random_sentences, write_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.corpus import MANIFEST, EncodedCorpus, file_sha256, token_type
-from nmt.errors import DataError
+from nmt.data.corpus import EncodedCorpus, token_type
+from nmt.errors import IntegrityError
+from nmt.storage.hashing import file_sha256
+from nmt.storage.manifest import MANIFEST, SealedDirectory
 
 sentences = st.lists(st.integers(0, 65535), min_size=1, max_size=12)
 
@@ -71,20 +73,15 @@ def test_a_file_of_another_size_is_refused_by_name(tmp_path: Path, name: str, ch
     )
     if change == "gone":
         (tmp_path / name).unlink()
-    with pytest.raises(DataError, match=name.replace(".", r"\.")):
-        EncodedCorpus.open(tmp_path, "train")
+    with pytest.raises(IntegrityError, match=name.replace(".", r"\.")):
+        EncodedCorpus(SealedDirectory(tmp_path), "train")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"corpora": {"train": 1}, "files": {}}'])
 def test_a_manifest_that_says_nothing_is_refused(tmp_path: Path, text: str):
     (tmp_path / MANIFEST).write_text(text)
-    with pytest.raises(DataError, match=MANIFEST):
-        EncodedCorpus.open(tmp_path, "train")
-
-
-def test_a_directory_without_manifest_is_no_prepared_data(tmp_path: Path):
-    with pytest.raises(DataError, match="run nmt-prepare"):
-        EncodedCorpus.open(tmp_path, "train")
+    with pytest.raises(IntegrityError, match=MANIFEST):
+        EncodedCorpus(SealedDirectory(tmp_path), "train")
 
 
 def test_there_is_no_sentence_past_the_end(tmp_path: Path):

@@ -17,11 +17,13 @@ from nmt.config.config import Config
 from nmt.config.loading import load_config
 from nmt.data import encoding, prepared_directory
 from nmt.data.codec import Codec
-from nmt.data.corpus import MANIFEST, file_sha256
 from nmt.data.encoding import LengthLimits, chunked, map_chunks
 from nmt.data.prepare import Prepared, evenly, open_prepared, prepare
 from nmt.data.text import Pair
-from nmt.errors import DataError, StorageError
+from nmt.errors import DataError, IntegrityError, StorageError
+from nmt.storage.files import temporary_path
+from nmt.storage.hashing import file_sha256
+from nmt.storage.manifest import MANIFEST
 
 NOUNS = {"dog": "Hund", "man": "Mann", "tree": "Baum", "day": "Tag", "river": "Fluss"}
 ADJECTIVES = {"old": "alte", "young": "junge", "great": "große", "small": "kleine"}
@@ -95,7 +97,7 @@ def assert_whole(directory: Path) -> None:
     for name, entry in manifest["files"].items():
         assert file_sha256(directory / name) == entry["sha256"]
         assert (directory / name).stat().st_size == entry["size"]
-    for role in manifest["inputs"]:
+    for role in manifest["about"]["inputs"]:
         assert file_sha256(Path(role["path"])) == role["sha256"]
 
 
@@ -206,7 +208,7 @@ def test_lengths_count_subwords_without_the_end_of_sentence(write_config: Write,
         write_config("data.subword.kind=none", "data.max_length=3", "data.max_ratio=2")
     )
     assert texts(prepared, "train") == [("a b c", "x y z"), ("a b c", "x y z"), ("a b", "x")]
-    train = prepared.manifest["corpora"]["train"]
+    train = prepared.about["corpora"]["train"]
     assert train["read"] == 6
     assert train["left_out"] == {"longer than max_length": 2, "over max_ratio": 1}
     # Validation pairs are kept whatever their length.
@@ -224,7 +226,7 @@ def test_bad_pairs_are_left_out_and_counted_by_reason(write_config: Write, tmp_p
     prepared = prepare(config)
     pairs = [("one", "eins"), ("four", "vier"), ("six", "sechs")]
     assert texts(prepared, "train") == pairs
-    corpora = prepared.manifest["corpora"]
+    corpora = prepared.about["corpora"]
     assert sum(corpora["train"]["left_out"].values()) == 3
     assert set(corpora["train"]["left_out"]) == {"empty line", "invalid UTF-8", "line too long"}
     assert corpora["validation"]["left_out"] == {"empty line": 1}
@@ -236,7 +238,7 @@ def test_no_pair_left_is_an_error_that_says_why(write_config: Write, tmp_path: P
     with pytest.raises(DataError, match=r"no training pair is left.*max_length: 400"):
         prepare(write_config("data.max_length=2"))
     assert not (tmp_path / "run" / "prepared").exists()
-    assert not (tmp_path / "run" / "prepared.partial").exists()
+    assert [path.name for path in (tmp_path / "run").iterdir() if path.name.startswith(".")] == []
 
 
 def test_an_error_leaves_the_older_data_as_it_was(write_config: Write, tmp_path: Path):
@@ -249,7 +251,7 @@ def test_an_error_leaves_the_older_data_as_it_was(write_config: Write, tmp_path:
     with pytest.raises(DataError, match=r"20 lines but .* 21"):
         prepare(write_config())
     assert contents(directory) == before
-    assert not (tmp_path / "run" / "prepared.partial").exists()
+    assert [path.name for path in (tmp_path / "run").iterdir() if path.name.startswith(".")] == []
 
 
 @pytest.mark.parametrize("name", ["train.target.tokens.bin", "codec.json", "validation.source.txt"])
@@ -258,7 +260,7 @@ def test_damaged_data_is_refused_by_name_and_made_again(write_config: Write, cap
     first = prepare(write_config())
     whole = (first.directory / name).read_bytes()
     (first.directory / name).write_bytes(whole[:-1])
-    with pytest.raises(DataError, match=name):
+    with pytest.raises(IntegrityError, match=name):
         open_prepared(first.directory)
     again = prepare(write_config())
     assert (again.directory / name).read_bytes() == whole
@@ -287,8 +289,8 @@ def test_leftovers_of_dead_processes_are_removed_and_the_old_data_is_put_back(
     directory = prepare(write_config()).directory
     before = contents(directory)
     # As after a kill between the two renames, with a half-written directory beside.
-    directory.rename(directory.with_name("prepared.old"))
-    partial = directory.with_name("prepared.partial")
+    directory.rename(temporary_path(directory, "old"))
+    partial = temporary_path(directory, "new")
     partial.mkdir()
     (partial / "train.source.tokens.bin").write_bytes(b"half")
     prepare(write_config())
