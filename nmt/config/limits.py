@@ -22,7 +22,7 @@ MAX_PIECES = 1_000_000  # of a vocabulary
 MAX_PROCESSES = 1_024  # workers, or threads
 MAX_RATIO = 1_000.0
 MAX_POWER = 100.0  # of the length penalty
-MAX_SCALE = 1e30  # of gains, thresholds, temperatures and rates: float32 ends at 3e38
+MAX_SCALE = 3.4e38  # of gains, thresholds, temperatures and rates: what float32 can hold
 MAX_SECONDS = 1e9
 
 Positive = Annotated[int, Range(1, MAX_COUNT)]

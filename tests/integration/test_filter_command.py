@@ -163,4 +163,4 @@ def test_a_share_is_a_share(folder: Path, capfd: pytest.CaptureFixture[str], val
     with pytest.raises(SystemExit) as caught:
         run(folder, f"--keep-best={value}")
     assert caught.value.code == 2
-    assert "expected a share above 0 and up to 1" in capfd.readouterr().err
+    assert "--keep-best: expected a number" in capfd.readouterr().err
