@@ -1,4 +1,4 @@
-"""Measures models on sentence pairs: one pass over them a model, and one with false targets.
+"""Measures the attention of a model: one pass over the sentence pairs, one with shuffled targets.
 
 Shapes: B sentences, H heads, Q queries, K keys.
 """
@@ -7,16 +7,14 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from nmt.analysis.aligner import check_words
 from nmt.analysis.alignment import HeadGrid, all_links
-from nmt.analysis.gold import GoldLinks
-from nmt.analysis.head_choice import GridCounts, error_rate_table
+from nmt.analysis.gold import Gold
+from nmt.analysis.head_choice import GoldComparison
 from nmt.analysis.measures import HeadCounts, count_heads, unnormalised_sites
 from nmt.analysis.pairs import (
     BATCH_TOKENS,
@@ -40,45 +38,35 @@ from nmt.model.summary import summarize
 TextPair = tuple[str, str]
 Reader = Callable[[], Iterable[TextPair]]
 
-SHUFFLE_WINDOW = 10_000  # pairs held in memory to exchange their targets
+SHUFFLE_WINDOW = 10_000  # pairs held in memory to shuffle their targets
 LINES_NAMED = 10  # in a message about lines
-SHOWN_WORDS = 40  # in a longer sentence nobody can read a heat map
-SHOWN_CHARACTERS = 300  # for text without blanks
+SHOWN_WORDS = 40  # heat maps of longer sentences cannot be read
+SHOWN_CHARACTERS = 300  # for text without spaces
 
 
 @dataclass(frozen=True)
 class Input:
-    """The sentence pairs, which can be read again and again."""
+    """The sentence pairs; `read` begins anew with every call."""
 
     read: Reader
     count: int
-    shown: frozenset[int]  # places of the pairs whose attention is kept to be looked at
+    shown: frozenset[int]  # indices of the pairs whose attention is kept for the report
     seed: int = 1
     batch_tokens: int = BATCH_TOKENS
     max_length: int = MAX_LENGTH
 
 
 @dataclass(frozen=True)
-class Gold:
-    """Links made by people, one entry a pair; the first `development` ones choose heads."""
-
-    links: Sequence[GoldLinks]
-    path: Path  # this and the number of the first word are for messages
-    first: int = 0
-    development: int = 0
-
-
-@dataclass(frozen=True)
 class ModelAnalysis:
-    """What one model shows: its measures, and the attention of the pairs to be looked at."""
+    """The measures of one model, and its attention for the pairs in the report."""
 
     result: ModelResult
-    shown: dict[int, PairAttention]  # by place; a pair that is too long for the model is missing
-    skipped: int  # pairs that are too long
+    shown: dict[int, PairAttention]  # by index; pairs that are too long are missing
+    skipped: int  # number of pairs that are too long
 
 
 def look_ahead(pairs: Iterable[TextPair], *, shown: int) -> tuple[int, frozenset[int]]:
-    """How many pairs there are, and the places of the first `shown` ones that can be shown well."""
+    """The number of pairs, and the indices of the first `shown` ones that can be shown."""
     count = 0
     places: set[int] = set()
     for source, target in pairs:
@@ -89,7 +77,7 @@ def look_ahead(pairs: Iterable[TextPair], *, shown: int) -> tuple[int, frozenset
 
 
 def can_be_shown(text: str) -> bool:
-    """Whether a sentence is neither blank nor too long to be looked at."""
+    """Whether a sentence is neither blank nor too long for a heat map."""
     return 0 < len(text.split()) <= SHOWN_WORDS and len(text) <= SHOWN_CHARACTERS
 
 
@@ -101,7 +89,7 @@ def analyze_model(
     gold: Gold | None = None,
     advance: Callable[[int], object] = lambda _pairs: None,
 ) -> ModelAnalysis:
-    """All measures of a model; `advance` hears of pairs that are done, each one twice."""
+    """All measures of a model; `advance` is told of every pair twice."""
     observation = Observation(loaded, text, gold)
     skipped = 0
     for done in observation.run(text.read()):
@@ -127,7 +115,7 @@ def analyze_model(
         attention=describe_attention(loaded),
         nullable={type_: type_ in nullable for type_ in TYPES},
         statistics=statistics,
-        aer=observation.error_rates(),
+        aer=observation.comparison.table() if observation.comparison else None,
     )
     return ModelAnalysis(result, observation.shown, skipped)
 
@@ -143,77 +131,59 @@ def non_finite_message(path: Path, indices: Sequence[int]) -> str:
 
 
 class Observation:
-    """What accumulates while the pairs stream through a model."""
+    """The sums that grow while the pairs stream through a model."""
 
     def __init__(self, loaded: LoadedModel, text: Input, gold: Gold | None) -> None:
         config = loaded.config.model
         self.loaded = loaded
         self.text = text
-        self.gold = gold
+        grid = HeadGrid(config.decoder_layers, config.heads)
+        self.comparison = None if gold is None else GoldComparison(grid, gold)
         self.statistics = AttentionStatistics(unnormalised_sites(loaded.model))
         self.shown: dict[int, PairAttention] = {}
         self.non_finite: list[int] = []  # indices of pairs for which the model computes NaN
-        grid = HeadGrid(config.decoder_layers, config.heads)
-        self.choosing, self.reported = GridCounts(grid), GridCounts(grid)
 
     def run(self, pairs: Iterable[TextPair]) -> Iterator[bool]:
-        """Whether each pair could be used: false if it is too long."""
+        """Add all pairs; yields for each whether it was used, false if it is too long."""
         return map_pairs(
-            self.loaded.codec,
+            self.loaded,
             pairs,
             self.look,
             lambda _problem: False,
-            device=self.loaded.model.target_embedding.device,
             batch_tokens=self.text.batch_tokens,
             max_length=self.text.max_length,
         )
 
     def look(self, batch: PairBatch) -> list[bool]:
-        """Take in a batch."""
+        """Add a batch."""
         shown = [row for row, pair in enumerate(batch.pairs) if pair.index in self.text.shown]
         add = self.statistics.observer(batch.source_visible, batch.target_visible)
-        seen: dict[Site, npt.NDArray[np.float32]] = {}  # of the pairs to be shown
+        seen: dict[Site, npt.NDArray[np.float32]] = {}  # of the pairs in the report
         cross: dict[Site, npt.NDArray[np.float32]] = {}  # of all pairs
 
         def observer(site: Site, weights: Tensor, visible: Tensor) -> None:
             add(site, weights, visible)
             if shown:
                 seen[site] = weights[shown].float().cpu().numpy()
-            if self.gold is not None and site.type == "cross":
+            if self.comparison is not None and site.type == "cross":
                 cross[site] = weights.float().cpu().numpy()
 
         hidden = run_batch(self.loaded.model, batch, observer)
         self.non_finite += non_finite_pairs(batch, hidden)
         for attention in split_attention([batch.pairs[row] for row in shown], seen):
             self.shown[attention.pair.index] = attention
-        if self.gold is not None:
+        if self.comparison is not None:
             for attention in split_attention(batch.pairs, cross):
-                self.compare(attention, self.gold)
+                self.comparison.add(attention.pair, all_links(attention))
         return [True] * len(batch.pairs)
-
-    def compare(self, attention: PairAttention, gold: Gold) -> None:
-        """Count how far the links of every head are from the gold ones."""
-        pair = attention.pair
-        links = gold.links[pair.index]
-        check_words(links, pair, reverse=False, path=gold.path, first=gold.first)
-        counts = self.choosing if pair.index < gold.development else self.reported
-        counts.add(all_links(attention), links)
-
-    def error_rates(self) -> dict[str, Any] | None:
-        """Table 5 and Figure 4."""
-        if self.gold is None:
-            return None
-        return error_rate_table(
-            self.choosing if self.gold.development else self.reported, self.reported
-        )
 
 
 def shuffled_counts(
     loaded: LoadedModel, text: Input, advance: Callable[[int], object]
 ) -> dict[Site, HeadCounts]:
-    """Counts for the null rate on false targets, of the sublayers that can be null.
+    """The counts behind the null rate with shuffled targets, for sublayers that can be null.
 
-    The encoder does not see targets, so nothing changes for it.
+    The encoder does not see the targets and is left out.
     """
     sites = {site for site in unnormalised_sites(loaded.model) if site.type != "encoder_self"}
     counts: dict[Site, HeadCounts] = {}
@@ -228,11 +198,10 @@ def shuffled_counts(
         return [True] * len(batch.pairs)
 
     for _ in map_pairs(
-        loaded.codec,
+        loaded,
         exchange_targets(text.read(), seed=text.seed),
         look,
         lambda _problem: False,
-        device=loaded.model.target_embedding.device,
         batch_tokens=text.batch_tokens,
         max_length=text.max_length,
     ):
@@ -248,7 +217,7 @@ def exchange_targets(
     chunk = list(itertools.islice(following, window))
     while chunk:
         after = list(itertools.islice(following, window))
-        if len(after) == 1:  # alone it could only stay as it is
+        if len(after) == 1:  # there is nothing to exchange a single target with
             chunk += after
             after = []
         for pair in shuffle_targets(chunk, seed=seed):
@@ -257,7 +226,7 @@ def exchange_targets(
 
 
 def describe_attention(loaded: LoadedModel) -> dict[str, str]:
-    """By type the kind of attention, and the layers that differ from it."""
+    """By type a description of the kind of attention, and of the layers that differ from it."""
     config = loaded.config.model
     numbers = {"encoder_self": config.encoder_layers}
     descriptions = {}

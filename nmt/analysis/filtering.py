@@ -1,4 +1,4 @@
-"""How good a training pair looks to a model, in a few numbers.
+"""Scores that tell good training pairs from bad ones.
 
 Shapes: B sentences, H heads, S source and T target positions, L decoder layers.
 """
@@ -20,40 +20,40 @@ from nmt.model.transformer import Transformer
 
 Values = npt.NDArray[np.float64]
 
-ALL_KINDS = "all kinds"  # no label, since these are single words
+ALL_KINDS = "all kinds"  # cannot be a label, because labels are single words
 
 
 @dataclass(frozen=True)
 class PairScores:
-    """The numbers of one pair; all NaN where `problem` says why it could not be scored."""
+    """The scores of one pair; all are NaN if `problem` says why it could not be scored."""
 
     null_rate_by_layer: tuple[float, ...]  # of cross-attention, mean over the heads
-    log_probability: float  # of the target, a subword (with EOS)
-    length_ratio: float  # words of the shorter side by words of the longer one
-    coverage: float  # source words with some weight from a target word, mean over the heads
+    log_probability: float  # of the target, per subword (with EOS)
+    length_ratio: float  # words of the shorter side divided by words of the longer side
+    coverage: float  # share of source words that a target word attends to, mean over the heads
     problem: str = ""
 
     @property
     def null_rate(self) -> float:
-        """The mean over layers and heads: queries of cross-attention that attend to nothing."""
+        """The share of cross-attention queries that are null, mean over layers and heads."""
         return sum(self.null_rate_by_layer) / len(self.null_rate_by_layer)
 
     @classmethod
     def unscored(cls, problem: str, *, layers: int) -> "PairScores":
-        """For a pair that cannot be scored."""
+        """The scores of a pair that cannot be scored."""
         return cls((math.nan,) * layers, math.nan, math.nan, math.nan, problem)
 
 
 @dataclass(frozen=True)
 class Score:
-    """A column of the table."""
+    """A column of the table of scores."""
 
     name: str
     value: Callable[[PairScores], float]
     higher_is_better: bool
 
     def goodness(self, scores: PairScores) -> float:
-        """A number that is higher for better pairs; -inf for one that was not scored."""
+        """A number that is higher for better pairs; -inf for a pair that was not scored."""
         value = self.value(scores)
         if math.isnan(value):
             return -math.inf
@@ -61,7 +61,7 @@ class Score:
 
 
 def score_columns(layers: int) -> list[Score]:
-    """The scores of a model with so many decoder layers, as columns."""
+    """The columns for a model with this number of decoder layers."""
     return [
         Score("null_rate", lambda scores: scores.null_rate, higher_is_better=False),
         *(
@@ -83,7 +83,7 @@ def score_batch(model: Transformer, codec: Codec, batch: PairBatch) -> list[Pair
     null_rates: dict[int, Tensor] = {}  # by layer, [B]
     touched: dict[int, Tensor] = {}  # by layer, [B, H, S] keys with weight from a target subword
     lengths = batch.target_visible.sum(dim=1)
-    # The last query predicts EOS: no target word.
+    # The last query predicts EOS, which is not a word.
     producing = batch.target_visible.clone()
     producing[torch.arange(len(lengths), device=lengths.device), lengths - 1] = False
 
@@ -113,12 +113,12 @@ def score_batch(model: Transformer, codec: Codec, batch: PairBatch) -> list[Pair
 
 
 def length_ratio(source: int, target: int) -> float:
-    """1 for equal lengths, towards 0 the more they differ."""
+    """The shorter length divided by the longer one; 1 if both are 0."""
     return min(source, target) / max(source, target) if max(source, target) else 1.0
 
 
 def coverage(keys: npt.NDArray[np.bool_], word_of_piece: Sequence[int], num_words: int) -> float:
-    """Share of the words that have a subword with weight in keys [L, H, S], mean over the heads."""
+    """The share of words with a subword that is true in keys [L, H, S], mean over the heads."""
     if num_words == 0:
         return 0.0
     words = np.zeros((num_words, *keys.shape[:2]), dtype=bool)
@@ -127,9 +127,10 @@ def coverage(keys: npt.NDArray[np.bool_], word_of_piece: Sequence[int], num_word
 
 
 def area_under_curve(good: Values, bad: Values) -> float:
-    """The probability that a good one has the higher value than a bad one; ties count half.
+    """The area under the ROC curve, computed exactly from ranks.
 
-    That is the area under the ROC curve, computed exactly from ranks. 0.5 is chance.
+    It is the probability that a good pair has a higher value than a bad one, where ties count half;
+    0.5 is chance.
     """
     assert len(good) > 0, "expected good pairs"
     assert len(bad) > 0, "expected bad pairs"
@@ -142,7 +143,7 @@ def area_under_curve(good: Values, bad: Values) -> float:
 def areas_by_label(
     goodness: dict[str, Values], labels: Sequence[str], *, clean_label: str
 ) -> dict[str, Any]:
-    """For each score the area under the curve of clean pairs against each label, and all others."""
+    """By score the areas under the ROC curve of clean pairs against each label and all others."""
     names = np.array(labels)
     good = names == clean_label
     kinds = sorted(set(labels) - {clean_label})
@@ -154,9 +155,9 @@ def areas_by_label(
 
 
 def best_pairs(goodness: Values, share: float) -> npt.NDArray[np.int64]:
-    """Places of the best `share` of all pairs, in their order; of equals the first are taken.
+    """The indices of the best `share` of all pairs, in order; the first of equal pairs are taken.
 
-    Pairs that could not be scored are never among them.
+    Pairs that could not be scored are never taken.
     """
     order = np.argsort(-goodness, kind="stable")[: math.floor(share * len(goodness) + 0.5)]
     return np.sort(order[np.isfinite(goodness[order])])

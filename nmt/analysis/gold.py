@@ -1,13 +1,12 @@
-"""Word alignments made by people, and how far others are from them.
+"""Gold word alignments, and the alignment error rate against them.
 
-Sure links S are those on which the annotators agree, possible links P contain them. For links A,
-precision = |A & P| / |A|, recall = |A & S| / |S| and the alignment error rate (Och and Ney, 2000)
-AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), over all sentences together. What would be 0 / 0 counts
-as 0, and so the AER of nothing where nothing is sure.
+The possible links P of a pair contain its sure links S. For links A, precision = |A & P| / |A|,
+recall = |A & S| / |S| and the alignment error rate (Och and Ney, 2000)
+AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), summed over all sentences. 0 / 0 counts as 0.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,13 +21,13 @@ LINK = re.compile(r"([0-9]{1,6})([-p])([0-9]{1,6})")
 
 @dataclass(frozen=True)
 class GoldLinks:
-    """The links of one sentence pair, (source word, target word) from 0; possible holds sure."""
+    """The links (source word, target word), from 0, of one pair; `possible` contains `sure`."""
 
     sure: frozenset[Link]
     possible: frozenset[Link]
 
     def swapped(self) -> "GoldLinks":
-        """The same seen from the other language."""
+        """The same links as (target word, source word)."""
         sure, possible = (
             frozenset((target, source) for source, target in links)
             for links in (self.sure, self.possible)
@@ -38,7 +37,7 @@ class GoldLinks:
 
 @dataclass(frozen=True)
 class AlignmentCounts:
-    """What precision, recall and AER are made of; counts of sentences add up."""
+    """The counts behind precision, recall and AER; those of several sentences can be added."""
 
     links: int = 0
     in_sure: int = 0
@@ -47,17 +46,17 @@ class AlignmentCounts:
 
     @property
     def precision(self) -> float:
-        """Share of the links that are possible."""
+        """The share of the links that are possible."""
         return self.in_possible / self.links if self.links else 0.0
 
     @property
     def recall(self) -> float:
-        """Share of the sure links that were found."""
+        """The share of the sure links that were found."""
         return self.in_sure / self.sure if self.sure else 0.0
 
     @property
     def error_rate(self) -> float:
-        """AER, 0 to 1."""
+        """The AER, from 0 to 1."""
         total = self.links + self.sure
         return 1.0 - (self.in_sure + self.in_possible) / total if total else 0.0
 
@@ -81,16 +80,39 @@ def compare(links: Iterable[Link], gold: GoldLinks) -> AlignmentCounts:
     )
 
 
+@dataclass(frozen=True)
+class Gold:
+    """The gold links of all pairs; heads are chosen on the first `development` pairs."""
+
+    links: Sequence[GoldLinks]
+    path: Path
+    first: int = 0  # the index of the first word in the file, for messages
+    development: int = 0
+
+    def check(self, index: int, *, num_source: int, num_target: int) -> None:
+        """Reject links to words that pair `index` does not have."""
+        for source, target in sorted(self.links[index].possible):
+            if source < num_source and target < num_target:
+                continue
+            advice = "" if self.first else "--gold-index 1 if words are counted from 1, "
+            raise DataError(
+                f"{self.path}:{index + 1}: a link joins source word {source + self.first} and "
+                f"target word {target + self.first}, but the pair has {num_source} and "
+                f"{num_target} words; give {advice}--gold-order for the order of the sides, or "
+                "the text that was annotated"
+            )
+
+
 def read_gold(
     path: Path, possible: Path | None = None, *, order: Order = "source-target", first: int = 0
-) -> Iterator[GoldLinks]:
-    """The links of a file in the Pharaoh form, a line for each pair.
+) -> list[GoldLinks]:
+    """The links of a file in the Pharaoh format, with one line per pair.
 
-    `i-j` is sure and `ipj` possible; all links of a second file `possible` are possible. Words are
-    counted from `first`; `order` says which side comes first.
+    `i-j` is sure and `ipj` is possible; all links of a second file `possible` are possible. Words
+    are counted from `first`; `order` says which side comes first.
     """
     sure_lines = list(_read_links(path, order=order, first=first))
-    more_lines = None
+    more_lines: list[list[tuple[Link, str]]] = [[] for _ in sure_lines]
     if possible is not None:
         more_lines = list(_read_links(possible, order=order, first=first))
         if len(more_lines) != len(sure_lines):
@@ -98,16 +120,17 @@ def read_gold(
                 f"{path} has {len(sure_lines)} lines but {possible} has {len(more_lines)}: "
                 "line n of both must belong to pair n"
             )
-    for index, links in enumerate(sure_lines):
-        sure = frozenset(link for link, kind in links if kind == "-")
-        everything = {link for link, _ in links}
-        if more_lines is not None:
-            everything |= {link for link, _ in more_lines[index]}
-        yield GoldLinks(sure, frozenset(everything))
+    return [
+        GoldLinks(
+            sure=frozenset(link for link, kind in links if kind == "-"),
+            possible=frozenset(link for link, _ in (*links, *more)),
+        )
+        for links, more in zip(sure_lines, more_lines, strict=True)
+    ]
 
 
 def _read_links(path: Path, *, order: Order, first: int) -> Iterator[list[tuple[Link, str]]]:
-    """The links of each line, (source, target) from 0, with `-` or `p`."""
+    """The links (source, target), from 0, of each line, with `-` or `p`."""
     for number, line in enumerate(read_text(path), start=1):
         links = []
         for text in line.replace("\t", " ").split(" "):
@@ -128,18 +151,3 @@ def _read_links(path: Path, *, order: Order, first: int) -> Iterator[list[tuple[
             link = (left, right) if order == "source-target" else (right, left)
             links.append((link, match[2]))
         yield links
-
-
-def check_gold(
-    gold: GoldLinks, *, num_source: int, num_target: int, path: Path, line: int, first: int
-) -> None:
-    """Complain of links to words that a pair does not have: gold of other text, or misread."""
-    for source, target in sorted(gold.possible):
-        if source < num_source and target < num_target:
-            continue
-        advice = "" if first else "--gold-index 1 if words are counted from 1, "
-        raise DataError(
-            f"{path}:{line}: a link joins source word {source + first} and target word "
-            f"{target + first}, but the pair has {num_source} and {num_target} words; give "
-            f"{advice}--gold-order for the order of the sides, or the text that was annotated"
-        )

@@ -1,9 +1,9 @@
-"""What a head does with its weights, as sums that add up over any number of batches.
+"""Measures of attention weights, as sums that can be added over any number of batches.
 
-Every measure is a function of weights [B, H, Q, K], of `visible`, a boolean broadcastable to them,
-and of `queries` [B, Q], true where there is a real query and not padding. What is hidden or padding
-never counts, nor does a query that sees no key at all. The end token of a sentence is a key and a
-query like any other. Entropies are in nats and float64.
+Every measure is a function of the weights [B, H, Q, K], of `visible`, a boolean mask broadcastable
+to them, and of `queries` [B, Q], false in the padding. Hidden keys and padding never count, nor
+does a query without a visible key. The end token of a sentence is a key and a query like any other.
+Entropies are in nats and computed in float64.
 
 Shapes: B batch, H heads, Q queries, K keys, N numbers of keys.
 """
@@ -18,26 +18,26 @@ from nmt.model.activations import Pointwise, masked_softmax
 from nmt.model.observe import Site
 from nmt.model.transformer import Transformer
 
-TEMPERATURES = (1.0, 0.5, 0.25, 0.1)  # with which the paper renormalises ReLA's weights
+TEMPERATURES = (1.0, 0.5, 0.25, 0.1)  # for the weights of ReLA, as in the paper
 
 
 @dataclass(frozen=True)
 class HeadCounts:
-    """How many weights and queries there are, and how many of them are zero or null."""
+    """The numbers of visible and zero weights, and of all and null queries, per head."""
 
-    visible: Tensor  # [H] weights that a query may use
-    zero: Tensor  # [H] of them exactly 0
+    visible: Tensor  # [H] weights that are not masked
+    zero: Tensor  # [H] visible weights that are exactly 0
     queries: Tensor  # [H]
-    null: Tensor  # [H] of them those whose every weight is 0
+    null: Tensor  # [H] queries whose weights are all 0
 
     @property
     def sparsity(self) -> Tensor:
-        """[H] share of the visible weights that are exactly 0 (Figure 3)."""
+        """The share [H] of the visible weights that are exactly 0 (Figure 3)."""
         return self.zero.double() / self.visible.clamp(min=1)
 
     @property
     def null_rate(self) -> Tensor:
-        """[H] share of the queries that attend to nothing (Figure 6)."""
+        """The share [H] of the queries that attend to nothing (Figure 6)."""
         return self.null.double() / self.queries.clamp(min=1)
 
     def __add__(self, other: "HeadCounts") -> "HeadCounts":
@@ -51,14 +51,14 @@ class HeadCounts:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean that is still being added up: float64 totals, and over how many queries."""
+    """A mean over queries: the sum so far in float64, and the number of queries."""
 
     total: Tensor
     count: Tensor
 
     @property
     def value(self) -> Tensor:
-        """The mean so far; 0 while there is nothing."""
+        """The mean so far; 0 without queries."""
         return self.total / self.count.clamp(min=1)
 
     def __add__(self, other: "Mean") -> "Mean":
@@ -67,7 +67,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Density:
-    """How many keys a query of each head attends to, as a histogram."""
+    """The number of keys that the queries of each head attend to, as a histogram."""
 
     counts: Tensor  # [H, N] queries with n weights that are not 0
 
@@ -81,12 +81,12 @@ class Density:
 
 
 def real_weights(weights: Tensor, visible: Tensor, queries: Tensor) -> Tensor:
-    """[B, H, Q, K] boolean: weights of a real query for a key that it may see."""
+    """The mask [B, H, Q, K] of weights between a query that is not padding and a visible key."""
     return (queries[:, None, :, None] & visible).expand(weights.shape)
 
 
 def count_heads(weights: Tensor, visible: Tensor, queries: Tensor) -> HeadCounts:
-    """Counts for sparsity rate and null rate."""
+    """The counts behind sparsity rate and null rate."""
     real = real_weights(weights, visible, queries)
     used = (weights != 0) & real
     has_key = real.any(dim=-1)
@@ -100,7 +100,7 @@ def count_heads(weights: Tensor, visible: Tensor, queries: Tensor) -> HeadCounts
 
 
 def head_density(weights: Tensor, visible: Tensor, queries: Tensor) -> Density:
-    """How many queries of each head have 0, 1, 2, ... weights that are not 0."""
+    """The numbers of queries of each head with 0, 1, 2, ... non-zero weights."""
     real = real_weights(weights, visible, queries)
     used = ((weights != 0) & real).sum(dim=-1)  # [B, H, Q]
     one_hot = functional.one_hot(used, num_classes=weights.shape[-1] + 1)
@@ -110,10 +110,10 @@ def head_density(weights: Tensor, visible: Tensor, queries: Tensor) -> Density:
 
 
 def attention_entropy(weights: Tensor, visible: Tensor, queries: Tensor) -> Mean:
-    """[H] entropy of the weights divided by their sum, over the queries that attend to something.
+    """The entropy [H] of the weights divided by their sum, over the queries that are not null.
 
-    A null query has no distribution; were it counted as 0, a head that is null most of the time
-    would look focused. Weights of either sign (leaky ReLU and the like) count by their size.
+    A null query has no distribution. If it counted as 0, a head that is null most of the time
+    would seem focused. Negative weights (leaky ReLU and others) count by their absolute value.
     """
     real = real_weights(weights, visible, queries)
     size = weights.double().abs().masked_fill(~real, 0.0)
@@ -127,11 +127,12 @@ def attention_entropy(weights: Tensor, visible: Tensor, queries: Tensor) -> Mean
 def distributions(
     weights: Tensor, visible: Tensor, temperature: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Weights as probabilities [B, H, Q, K] of the keys, and [B, H, Q] of a dummy position.
+    """Probabilities [B, H, Q, K] of the keys, and [B, H, Q] of a dummy position for null queries.
 
-    Without a temperature the weights already sum to 1. With one, they become the softmax of
-    alpha^temperature over the visible keys, in which a weight of 0 still has its share, as in the
-    paper; negative weights keep their sign in the power. A null query is sure of the dummy.
+    Without a temperature the weights already sum to 1. With one, the probabilities are the softmax
+    of weight^temperature over the visible keys, in which a weight of 0 still has a share, as in the
+    paper; negative weights keep their sign in the power. A null query has all its probability on
+    the dummy position.
     """
     values = weights.double()
     null = ~((values != 0) & visible).any(dim=-1)
@@ -144,15 +145,15 @@ def distributions(
 def head_diversity(
     weights: Tensor, visible: Tensor, queries: Tensor, *, temperature: float | None
 ) -> Mean:
-    """Generalised Jensen-Shannon divergence of the heads, H(mean p) - mean H(p), over the queries.
+    """The generalised Jensen-Shannon divergence of the heads, H(mean p) - mean H(p).
 
     `temperature` is None for kinds whose weights sum to 1 (see `distributions`). The value lies
-    between 0, all heads agree, and the logarithm of the number of heads.
+    between 0, if all heads agree, and the logarithm of the number of heads.
     """
     shares, dummy = distributions(weights, visible, temperature)
     of_mean = torch.special.entr(shares.mean(dim=1)).sum(dim=-1)
     of_mean = of_mean + torch.special.entr(dummy.mean(dim=1))
-    mean_of = torch.special.entr(shares).sum(dim=-1).mean(dim=1)  # that of the dummy is 0
+    mean_of = torch.special.entr(shares).sum(dim=-1).mean(dim=1)  # the dummy adds 0
     real = real_weights(weights, visible, queries)[:, 0].any(dim=-1)
     divergence = (of_mean - mean_of).masked_fill(~real, 0.0)
     return Mean(divergence.sum(), real.sum())

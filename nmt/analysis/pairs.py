@@ -1,9 +1,9 @@
-"""Streams sentence pairs through a model and shows what attends to what, in memory that is flat.
+"""Streams sentence pairs through a model and observes its attention, in constant memory.
 
-Pairs are read with their given targets, in batches of similar length. Lengths are padded to
+The model reads pairs with their given targets, in batches of similar length. Lengths are padded to
 multiples for which matrix products give the same bits, so that no number depends on which pairs
-happen to share a batch. Positions: `target_input` is BOS and the target without its last token;
-query i of the decoder reads input i and predicts token i of the target, whose last one is EOS.
+share a batch. Query i of the decoder reads token i of `target_input` and predicts token i of
+`target_output`, whose last token is EOS.
 
 Shapes: B sentences, S source positions, T target positions (both with EOS), H heads.
 """
@@ -19,21 +19,21 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nmt.checkpoint.model_directory import LoadedModel
 from nmt.data.codec import Codec, Segmentation
 from nmt.data.text import BadLine, Pair
-from nmt.data.vocabulary import BOS
 from nmt.decoding.batching import length_batches
-from nmt.decoding.ensemble import Member, chosen_log_probabilities, pad
+from nmt.decoding.ensemble import Member, chosen_log_probabilities, decoder_input, pad
 from nmt.errors import DataError, UserError
 from nmt.model.observe import Observer, Site, observe_attention
 from nmt.model.transformer import Transformer
 
-# Matrix products give the same bits with more padding if lengths are multiples of 16, and the sums
-# over keys that entmax takes if they are multiples of 32.
+# With more padding, matrix products give the same bits if lengths are multiples of 16, and so do
+# the sums over keys in entmax if they are multiples of 32.
 LENGTH_MULTIPLE = 32
 BATCH_TOKENS = 2048
 WINDOW = 2048  # pairs that are sorted by length at a time
-MAX_LENGTH = 512  # subwords a side; attention takes memory by the square of it
+MAX_LENGTH = 512  # subwords per side; attention weights need memory quadratic in it
 
 Line = str | BadLine
 AnyLine = TypeVar("AnyLine")
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class SegmentedPair:
-    """A pair as words and numbers, with its place (from 0) in the input."""
+    """A pair as words and token ids, with its index in the input."""
 
     index: int
     source: Segmentation
@@ -50,7 +50,7 @@ class SegmentedPair:
 
     @property
     def length(self) -> int:
-        """Numbers of the longer side, EOS among them."""
+        """Token ids of the longer side, with EOS."""
         return max(len(self.source.ids), len(self.target.ids))
 
 
@@ -67,7 +67,7 @@ class PairBatch:
 
     @classmethod
     def of(cls, pairs: Sequence[SegmentedPair], device: torch.device | str) -> "PairBatch":
-        """Pairs padded to the longest."""
+        """A batch padded to its longest pair."""
         multiple = LENGTH_MULTIPLE
         source, source_visible = pad(
             [pair.source.ids for pair in pairs], multiple=multiple, device=device
@@ -75,20 +75,18 @@ class PairBatch:
         target, target_visible = pad(
             [pair.target.ids for pair in pairs], multiple=multiple, device=device
         )
-        start = target.new_full((len(pairs), 1), BOS)
-        target_input = torch.cat([start, target[:, :-1]], dim=1)
-        return cls(pairs, source, source_visible, target_input, target, target_visible)
+        return cls(pairs, source, source_visible, decoder_input(target), target, target_visible)
 
 
 @dataclass(frozen=True)
 class PairAttention:
-    """Everything that one pair shows: weights [H, Q, K] of each sublayer, without padding."""
+    """The attention of one pair: weights [H, Q, K] of each sublayer, without padding."""
 
     pair: SegmentedPair
     weights: dict[Site, npt.NDArray[np.float32]]
 
     def cross(self) -> npt.NDArray[np.float32]:
-        """Cross-attention [L, H, T, S] of all layers."""
+        """The cross-attention [L, H, T, S] of all layers."""
         layers = sorted(site.layer for site in self.weights if site.type == "cross")
         return np.stack([self.weights[Site("cross", layer)] for layer in layers])
 
@@ -118,23 +116,17 @@ def non_finite_pairs(batch: PairBatch, hidden: Tensor) -> list[int]:
 
 
 def log_probabilities(model: Transformer, codec: Codec, batch: PairBatch, hidden: Tensor) -> Tensor:
-    """[B, T] log probability of each target token, 0 in the padding."""
+    """The log probability [B, T] of each target token, 0 in the padding."""
     with torch.inference_mode():
         member = Member(model, codec, model.logits)
         chosen = chosen_log_probabilities(member, hidden, batch.target_output)
         return chosen.masked_fill(~batch.target_visible, 0.0)
 
 
-def segment_pairs(codec: Codec, pairs: Iterable[tuple[str, str]]) -> Iterator[SegmentedPair]:
-    """Text pairs as words and numbers; a blank side has no words, and EOS only."""
-    for index, (source, target) in enumerate(pairs):
-        yield SegmentedPair(index, codec.source.segment(source), codec.target.segment(target))
-
-
 def cut_window(
     window: Sequence[SegmentedPair], *, batch_tokens: int, device: torch.device | str
 ) -> Iterator[PairBatch]:
-    """Batches of similar lengths that hold each pair once."""
+    """Batches of pairs of similar length."""
     batches = length_batches(
         [pair.length for pair in window], batch_tokens=batch_tokens, multiple=LENGTH_MULTIPLE
     )
@@ -142,47 +134,33 @@ def cut_window(
         yield PairBatch.of([window[position] for position in positions], device)
 
 
-def pair_batches(
-    codec: Codec,
-    pairs: Iterable[tuple[str, str]],
-    *,
-    device: torch.device | str,
-    batch_tokens: int = BATCH_TOKENS,
-    window: int = WINDOW,
-) -> Iterator[PairBatch]:
-    """All pairs in batches, in an order of no meaning: for measures that add up."""
-    segmented = segment_pairs(codec, pairs)
-    while chunk := list(itertools.islice(segmented, window)):
-        yield from cut_window(chunk, batch_tokens=batch_tokens, device=device)
-
-
 def map_pairs(
-    codec: Codec,
+    loaded: LoadedModel,
     pairs: Iterable[tuple[Line, Line]],
     compute: Callable[[PairBatch], Sequence[Result]],
     unusable: Callable[[str], Result],
     *,
-    device: torch.device | str,
     batch_tokens: int = BATCH_TOKENS,
     max_length: int = MAX_LENGTH,
     window: int = WINDOW,
 ) -> Iterator[Result]:
-    """A result for each pair, in order: `compute` of its batch, or `unusable` with the reason.
+    """One result per pair, in order: that of `compute` for its batch, or `unusable(reason)`.
 
-    Unusable are pairs with a bad line, and those longer than `max_length` subwords on a side.
+    Pairs with a bad line or with more than `max_length` subwords on a side are unusable.
     """
+    codec, device = loaded.codec, loaded.model.target_embedding.device
     numbered = enumerate(pairs)
     while chunk := list(itertools.islice(numbered, window)):
         results: dict[int, Result] = {}
         usable = []
         for index, (source, target) in chunk:
-            if isinstance(source, BadLine) or isinstance(target, BadLine):
-                bad = source if isinstance(source, BadLine) else target
-                assert isinstance(bad, BadLine)
-                results[index] = unusable(bad.reason)
+            if isinstance(source, BadLine):
+                results[index] = unusable(source.reason)
                 continue
-            sides = codec.source.segment(source), codec.target.segment(target)
-            pair = SegmentedPair(index, *sides)
+            if isinstance(target, BadLine):
+                results[index] = unusable(target.reason)
+                continue
+            pair = SegmentedPair(index, codec.source.segment(source), codec.target.segment(target))
             if pair.length - 1 > max_length:
                 results[index] = unusable(f"longer than {max_length} subwords")
             else:
@@ -194,30 +172,13 @@ def map_pairs(
             yield results.pop(index)
 
 
-def observe_pairs(
-    model: Transformer,
-    codec: Codec,
-    pairs: Iterable[tuple[str, str]],
-    *,
-    types: Sequence[str] = ("encoder_self", "decoder_self", "cross"),
-    batch_tokens: int = BATCH_TOKENS,
-    window: int = WINDOW,
-) -> Iterator[PairAttention]:
-    """The attention of each pair, of sublayers of these types; sort by `pair.index` if need be."""
-    device = model.target_embedding.device
-    for batch in pair_batches(
-        codec, pairs, device=device, batch_tokens=batch_tokens, window=window
-    ):
-        yield from batch_attention(model, batch, types=types)
-
-
 def batch_attention(
     model: Transformer,
     batch: PairBatch,
     *,
     types: Sequence[str] = ("encoder_self", "decoder_self", "cross"),
 ) -> list[PairAttention]:
-    """The attention of each pair of a batch."""
+    """The attention of each pair of a batch, in sublayers of these types."""
     seen: dict[Site, npt.NDArray[np.float32]] = {}
 
     def observer(site: Site, weights: Tensor, _visible: Tensor) -> None:
@@ -231,7 +192,7 @@ def batch_attention(
 def split_attention(
     pairs: Sequence[SegmentedPair], seen: Mapping[Site, npt.NDArray[np.float32]]
 ) -> list[PairAttention]:
-    """The attention of each pair, without padding, from weights [B, H, Q, K] of all of them."""
+    """The attention of each pair, without padding, from the weights [B, H, Q, K] of a batch."""
     results = []
     for row, pair in enumerate(pairs):
         source, target = len(pair.source.ids), len(pair.target.ids)
@@ -247,7 +208,7 @@ def split_attention(
 def read_side_by_side(
     source: Path, target: Path, reader: Callable[[Path], Iterator[AnyLine]]
 ) -> Iterator[tuple[AnyLine, AnyLine]]:
-    """The lines of two files, blank ones too; line n goes with line n."""
+    """The lines of two files, with blank ones; line n goes with line n."""
     counts = [0, 0]
     for left, right in itertools.zip_longest(reader(source), reader(target)):
         counts[0] += left is not None
@@ -262,10 +223,10 @@ def read_side_by_side(
 
 
 def derangement(count: int, *, seed: int) -> npt.NDArray[np.int64]:
-    """[count] a random permutation that leaves nothing in its place (a single cycle)."""
+    """A random permutation [count] that leaves nothing in its place (a single cycle)."""
     if count < 2:
         raise UserError(f"shuffled targets need at least 2 sentence pairs, got {count}")
-    # Raw random bits and sorting only: numpy keeps those the same from version to version.
+    # numpy promises the same raw random bits in every version, but not the same permutations.
     keys = np.random.Philox(np.random.SeedSequence(seed)).random_raw(count)
     cycle = np.argsort(keys, kind="stable")
     permutation = np.empty(count, dtype=np.int64)
@@ -274,6 +235,6 @@ def derangement(count: int, *, seed: int) -> npt.NDArray[np.int64]:
 
 
 def shuffle_targets(pairs: Sequence[tuple[str, str]], *, seed: int) -> list[Pair]:
-    """The paper's hallucinated copy: every source with the target of another pair."""
+    """Every source with the target of another pair: the paper's hallucinated translations."""
     order = derangement(len(pairs), seed=seed)
     return [Pair(source, pairs[other][1]) for (source, _), other in zip(pairs, order, strict=True)]

@@ -21,9 +21,9 @@ from nmt.analysis.figures import PICTURED_HEADS, HeadWeights, Picture
 from nmt.analysis.pairs import PairAttention
 from nmt.analysis.plotting import COLOURS
 from nmt.analysis.results import TYPES, Analysis, ModelResult
-from nmt.analysis.tables import Table
 from nmt.data.codec import Codec, Segmentation, SideCodec
 from nmt.model.observe import Site
+from nmt.tables import Table
 
 LEVELS = 127  # of the size of a weight, in a signed byte
 SCRIPTS = ("weights.js", "panel.js", "heads.js", "page.js")

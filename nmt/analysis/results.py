@@ -1,11 +1,11 @@
-"""What an analysis found, as plain numbers: for analysis.json, tables, figures and the report."""
+"""The results of an analysis as plain numbers, for JSON, tables, figures and the report."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 FORMAT = 1
 
-# The types of attention, and what they are called where people read.
+# The types of attention and their names in tables and figures.
 TYPES = {
     "encoder_self": "encoder self-attention",
     "decoder_self": "decoder self-attention",
@@ -17,27 +17,27 @@ TYPES = {
 class ModelResult:
     """The measures of one model.
 
-    `statistics` is by type of attention and `layer_N`: see `SiteStatistics.summary`, and where they
-    exist also `shuffled_null_rate` and, for the heads, `alpha`. `aer` is what
-    `head_choice.error_rate_table` gives, or None without gold.
+    `statistics` holds a `SiteStatistics.summary` by type of attention and `layer_N`, with
+    `shuffled_null_rate` and the heads' `alpha` where these exist. `aer` is the table of a
+    `GoldComparison`, or None without gold links.
     """
 
     name: str
     path: str
     parameters: int
-    attention: dict[str, str]  # by type: the kind, in words
-    nullable: dict[str, bool]  # by type: whether a query can attend to nothing (ReLA)
+    attention: dict[str, str]  # by type: a description of the kind
+    nullable: dict[str, bool]  # by type: whether a query can attend to nothing
     statistics: dict[str, dict[str, Any]]
     aer: dict[str, Any] | None = None
 
     def layers(self, type_: str) -> list[dict[str, Any]]:
-        """The numbers of each layer of one type of attention, in order."""
+        """The statistics of each layer of one type of attention, in order."""
         of_type = self.statistics[type_]
         return [of_type[f"layer_{number}"] for number in range(len(of_type))]
 
     @property
     def num_heads(self) -> int:
-        """Heads of a layer."""
+        """The number of heads per layer."""
         return len(self.layers("cross")[0]["heads"]["sparsity"])
 
 
@@ -48,19 +48,19 @@ class Analysis:
     source: str  # file names
     target: str
     pairs: int
-    seed: int  # of the copy with shuffled targets
+    seed: int  # of the shuffled targets
     models: list[ModelResult]
     gold: str | None = None
     development: int | None = None  # gold pairs on which the best heads were chosen
 
     def document(self) -> dict[str, Any]:
-        """For JSON, with digits that do not depend on the order in which sums were added up."""
+        """The content of analysis.json, rounded so that the order of additions does not show."""
         rounded: dict[str, Any] = without_noise({"format": FORMAT, **asdict(self)})
         return rounded
 
 
 def without_noise(value: Any) -> Any:
-    """The same with all fractions rounded to nine digits after the point."""
+    """The same value with all floats rounded to nine digits after the point."""
     if isinstance(value, float):
         return round(value, 9)
     if isinstance(value, dict):
@@ -71,13 +71,13 @@ def without_noise(value: Any) -> Any:
 
 
 def diversity(layer: dict[str, Any]) -> float:
-    """The Jensen-Shannon divergence of a layer; of ReLA's weights that at temperature 1."""
+    """The head diversity of a layer, at temperature 1 where weights do not sum to 1."""
     values = layer["diversity"]
     return float(values.get("plain", values.get("1.0", 0.0)))
 
 
 def mean_density(layer: dict[str, Any]) -> float:
-    """How many keys a query attends to, mean over queries and heads."""
+    """The number of keys that a query attends to, mean over queries and heads."""
     means: list[float] = []
     for counts in layer["heads"]["density"]:
         queries = max(sum(counts), 1)

@@ -1,4 +1,4 @@
-"""All measures of all sublayers over a corpus, and their summaries.
+"""The measures of all attention sublayers over a corpus.
 
 Shapes: B batch, H heads, Q queries, K keys.
 """
@@ -22,8 +22,6 @@ from nmt.analysis.measures import (
     head_diversity,
     unnormalised_sites,
 )
-from nmt.analysis.pairs import BATCH_TOKENS, pair_batches, run_batch
-from nmt.data.codec import Codec
 from nmt.data.corpus import EncodedCorpus
 from nmt.model.observe import Observer, Site, learned_alphas, observe_attention
 from nmt.model.transformer import Transformer
@@ -31,12 +29,12 @@ from nmt.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class SiteStatistics:
-    """The sums of one sublayer."""
+    """The sums of all measures of one sublayer."""
 
     counts: HeadCounts
     entropy: Mean  # [H]
     density: Density
-    diversity: dict[float | None, Mean]  # by temperature; None: weights that sum to 1 as they are
+    diversity: dict[float | None, Mean]  # by temperature; None for weights that sum to 1
 
     def __add__(self, other: "SiteStatistics") -> "SiteStatistics":
         return SiteStatistics(
@@ -47,7 +45,7 @@ class SiteStatistics:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Plain numbers for JSON: means over the heads, then lists with a number a head."""
+        """Plain numbers for JSON: means over the heads, then lists with one number per head."""
         return {
             "sparsity": float(self.counts.sparsity.mean()),
             "null_rate": float(self.counts.null_rate.mean()),
@@ -83,14 +81,14 @@ def site_statistics(
 
 @dataclass
 class AttentionStatistics:
-    """The sums of all sublayers so far; `observer` adds to them."""
+    """The sums of all sublayers; each `observer` adds a batch to them."""
 
     unnormalised: frozenset[Site]
     temperatures: tuple[float, ...] = TEMPERATURES
     sites: dict[Site, SiteStatistics] = field(default_factory=dict)
 
     def observer(self, source_visible: Tensor, target_visible: Tensor) -> Observer:
-        """An observer for one batch, whose real positions are these [B, S] and [B, T]."""
+        """An observer for one batch; the masks [B, S] and [B, T] are false in the padding."""
 
         def observe(site: Site, weights: Tensor, visible: Tensor) -> None:
             queries = source_visible if site.type == "encoder_self" else target_visible
@@ -101,32 +99,17 @@ class AttentionStatistics:
         return observe
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """By type of attention and `layer_N`, see `SiteStatistics.summary`."""
+        """The summaries of all sublayers, by type of attention and `layer_N`."""
         result: dict[str, dict[str, Any]] = {}
         for site, statistics in self.sites.items():
             result.setdefault(site.type, {})[f"layer_{site.layer}"] = statistics.summary()
         return result
 
 
-def corpus_statistics(
-    model: Transformer,
-    codec: Codec,
-    pairs: Iterable[tuple[str, str]],
-    *,
-    batch_tokens: int = BATCH_TOKENS,
-) -> AttentionStatistics:
-    """The sums over all pairs; for the null rate of false pairs see `pairs.shuffle_targets`."""
-    statistics = AttentionStatistics(unnormalised_sites(model))
-    device = model.target_embedding.device
-    for batch in pair_batches(codec, pairs, device=device, batch_tokens=batch_tokens):
-        run_batch(model, batch, statistics.observer(batch.source_visible, batch.target_visible))
-    return statistics
-
-
 def attention_summary(model: Transformer, corpus: EncodedCorpus, *, count: int) -> dict[str, Any]:
     """The measures and learned alphas by type and layer, on the first `count` encoded pairs.
 
-    The diversity of ReLA's heads is that at temperature 1.
+    Head diversity is taken at temperature 1 where weights do not sum to 1.
     """
     device = model.target_embedding.device
     statistics = AttentionStatistics(unnormalised_sites(model), temperatures=(1.0,))

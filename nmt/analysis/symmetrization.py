@@ -1,7 +1,7 @@
-"""One alignment from those of two directions.
+"""Symmetrization: one word alignment from those of two translation directions.
 
-The rules are those of Koehn, Och and Marcu (2003) as commonly written down: target words are looped
-over first, then source words, then the neighbours of a link.
+The rules are those of Koehn, Och and Marcu (2003) in their usual order: loop over target words,
+then over source words, then over the neighbours of a link.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,19 +13,19 @@ NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 
 
 
 def intersection(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
-    """Links of both directions: few and mostly right."""
+    """The links of both directions: few, and mostly right."""
     return tuple(sorted(set(forward) & set(reverse)))
 
 
 def union(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
-    """Links of either direction."""
+    """The links of either direction."""
     return tuple(sorted(set(forward) | set(reverse)))
 
 
 def grow_diag(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
-    """The intersection, grown by links of the union that touch it, also by a corner.
+    """The intersection, extended by neighbouring links of the union, diagonal ones included.
 
-    A link is added as long as one of its two words has none yet.
+    A link is added if one of its words has no link yet.
     """
     forward, reverse = set(forward), set(reverse)
     links = forward & reverse
@@ -52,7 +52,7 @@ def grow_diag(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
 
 
 def grow_diag_final(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
-    """`grow_diag`, then the links of either direction of which one word has none yet."""
+    """`grow_diag`, then the links of either direction with a word that has no link yet."""
     forward, reverse = set(forward), set(reverse)
     links = set(grow_diag(forward, reverse))
     sources = {source for source, _ in links}

@@ -1,20 +1,21 @@
-"""The numbers of an analysis as tables for people, in Markdown and for the report.
+"""The tables of an analysis, for tables.md and the report page.
 
-Rates are in percent, entropies in nats, layers and heads counted from 0 as everywhere.
+Rates are in percent and entropies in nats.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nmt.analysis.results import TYPES, Analysis, ModelResult, diversity, mean_density
+from nmt.tables import Table, escape_markdown
 
 NOTHING = "–"
 OTHER_TASK = (
-    "The paper's numbers, for orientation only: Transformer base models trained on WMT14 with "
-    "32K subwords. Models and text here are others, so the sizes cannot be compared, only the order"
+    "The numbers of the paper, for Transformer-base models trained on WMT14 with 32K subwords. "
+    "Models and text differ here, so compare the order of the kinds, not the values"
 )
 
+MEANS = ("AoL", "AoH")
 PAPER_AER = [
     ["softmax", "75.95", "67.51", "79.38", "54.31"],
     ["sparsemax", "78.17", "67.88", "82.32", "54.95"],
@@ -31,17 +32,6 @@ PAPER_DIVERSITY = [
 ]
 
 
-@dataclass(frozen=True)
-class Table:
-    """Cells as text; the first `labels` columns say what a row is, all others are numbers."""
-
-    title: str
-    note: str
-    columns: list[str]
-    rows: list[list[str]]
-    labels: int = 1
-
-
 def all_tables(analysis: Analysis) -> list[Table]:
     """Every table that the analysis has numbers for."""
     models = analysis.models
@@ -52,21 +42,21 @@ def all_tables(analysis: Analysis) -> list[Table]:
         layer_table(
             models,
             title="Sparsity rate (Figure 3)",
-            note="Percent of the weights that a query may use which are exactly 0, mean over heads",
+            note="Percent of the visible weights that are exactly 0, mean over the heads",
             value=lambda layer: 100 * float(layer["sparsity"]),
         ),
         *null_tables(models),
         layer_table(
             models,
             title="Density",
-            note="Weights of a query that are not 0, mean over queries and heads",
+            note="Number of non-zero weights of a query, mean over queries and heads",
             value=mean_density,
         ),
         layer_table(
             models,
             title="Entropy",
-            note="Of the weights of a query divided by their sum, in nats, mean over the queries "
-            "that attend to something, then over heads",
+            note="Entropy in nats of the weights of a query divided by their sum, mean over the "
+            "queries that attend to something, then over the heads",
             value=lambda layer: float(layer["entropy"]),
             digits=2,
         ),
@@ -75,7 +65,7 @@ def all_tables(analysis: Analysis) -> list[Table]:
 
 
 def model_table(models: Sequence[ModelResult]) -> Table:
-    """What is compared."""
+    """The models that are compared."""
     rows = []
     for model in models:
         layers = f"{len(model.layers('encoder_self'))} + {len(model.layers('cross'))}"
@@ -89,7 +79,7 @@ def model_table(models: Sequence[ModelResult]) -> Table:
             ]
         )
     columns = ["model", *TYPES.values(), "layers", "heads", "parameters"]
-    return Table("Models", "", columns, rows, labels=4)
+    return Table(columns, rows, labels=4, title="Models")
 
 
 def layer_table(
@@ -100,27 +90,28 @@ def layer_table(
     value: Callable[[dict[str, Any]], float],
     digits: int = 1,
 ) -> Table:
-    """A number for each layer and type of attention, and the mean over the layers."""
+    """One value per layer and type of attention, and the mean over the layers."""
     rows = []
     for model in models:
         for type_, type_name in TYPES.items():
             values = [value(layer) for layer in model.layers(type_)]
             rows.append([model.name, type_name, *layer_cells(values, depth(models), digits)])
-    return Table(title, note, ["model", "attention", *layer_columns(models)], rows, labels=2)
+    columns = ["model", "attention", *layer_columns(depth(models))]
+    return Table(columns, rows, labels=2, title=title, note=note)
 
 
 def depth(models: Sequence[ModelResult]) -> int:
-    """The layers of the deepest model."""
+    """The number of layers of the deepest model."""
     return max(len(model.layers(type_)) for model in models for type_ in TYPES)
 
 
-def layer_columns(models: Sequence[ModelResult]) -> list[str]:
-    """The headings of numbers by layer."""
-    return [*(f"layer {number}" for number in range(depth(models))), "mean"]
+def layer_columns(layers: int) -> list[str]:
+    """The headings of values by layer."""
+    return [*(f"layer {number}" for number in range(layers)), "mean"]
 
 
 def layer_cells(values: Sequence[float], columns: int, digits: int) -> list[str]:
-    """Numbers by layer, blank where a model has fewer of them, and their mean."""
+    """Values by layer, empty where a model has fewer layers, and their mean."""
     cells = [f"{number:.{digits}f}" for number in values]
     cells += [""] * (columns - len(values))
     return [*cells, f"{sum(values) / len(values):.{digits}f}"]
@@ -132,9 +123,10 @@ def error_rate_tables(analysis: Analysis) -> list[Table]:
     if not rated:
         return []
     chosen = (
-        f"Best heads were chosen on the first {analysis.development} pairs, rates are of the others"
+        f"The best heads were chosen on the first {analysis.development} pairs; the rates are "
+        "those of the other pairs"
         if analysis.development
-        else "Best heads were chosen on the pairs they are scored on, as in the paper"
+        else "The best heads were chosen on the pairs that they are scored on, as in the paper"
     )
     columns = ["model", "normal AoL", "normal AoH", "shifted AoL", "shifted AoH"]
     rows = [
@@ -145,8 +137,8 @@ def error_rate_tables(analysis: Analysis) -> list[Table]:
         for model, aer in rated
     ]
     note = (
-        "Percent, lower is better, mean over the layers. AoL: layer attention (mean of the heads). "
-        f"AoH: best head of the layer. {chosen}"
+        "Percent, mean over the layers; lower is better. AoL: layer attention, the mean of the "
+        f"heads. AoH: the best head of each layer. {chosen}"
     )
     width = max(len(aer["normal"]["layers"]) for _, aer in rated)
     by_layer = []
@@ -156,25 +148,21 @@ def error_rate_tables(analysis: Analysis) -> list[Table]:
             best = [100 * layer["best_head_aer"] for layer in layers]
             by_layer.append([model.name, step, "layer", *layer_cells(attention, width, 1)])
             by_layer.append([model.name, step, "best head", *layer_cells(best, width, 1)])
-    layer_names = [*(f"layer {number}" for number in range(width)), "mean"]
     return [
-        Table("Alignment error rate (Table 5)", note, columns, rows),
-        Table("Alignment error rate in the paper", OTHER_TASK, columns, PAPER_AER),
+        Table(columns, rows, title="Alignment error rate (Table 5)", note=note),
+        Table(columns, PAPER_AER, title="Alignment error rate in the paper", note=OTHER_TASK),
         Table(
-            "Alignment error rate by layer (Figure 4)",
-            "Percent, lower is better",
-            ["model", "step", "attention", *layer_names],
+            ["model", "step", "attention", *layer_columns(width)],
             by_layer,
             labels=3,
+            title="Alignment error rate by layer (Figure 4)",
+            note="Percent; lower is better",
         ),
     ]
 
 
-MEANS = ("AoL", "AoH")
-
-
 def percent(share: float) -> str:
-    """A share with two digits, as the paper gives error rates."""
+    """A share in percent with two digits, as in the paper."""
     return f"{100 * share:.2f}"
 
 
@@ -193,16 +181,18 @@ def diversity_tables(models: Sequence[ModelResult]) -> list[Table]:
             rows.append([model.name, shown, *cells])
     note = (
         "Generalised Jensen-Shannon divergence of the heads in nats, mean over the layers; higher "
-        "is more diverse. The weights of ReLA are first renormalised with a temperature; those of "
-        "other kinds are taken as they are"
+        "is more diverse. Weights that do not sum to 1 (ReLA) are first renormalised with a "
+        "temperature"
     )
     return [
-        Table("Head diversity (Table 6)", note, columns, rows, labels=2),
-        Table("Head diversity in the paper", OTHER_TASK, columns, PAPER_DIVERSITY, labels=2),
+        Table(columns, rows, labels=2, title="Head diversity (Table 6)", note=note),
+        Table(
+            columns, PAPER_DIVERSITY, labels=2, title="Head diversity in the paper", note=OTHER_TASK
+        ),
         layer_table(
             models,
             title="Head diversity by layer (Figure 5)",
-            note="In nats; ReLA at temperature 1",
+            note="Nats; ReLA at temperature 1",
             value=diversity,
             digits=2,
         ),
@@ -210,7 +200,7 @@ def diversity_tables(models: Sequence[ModelResult]) -> list[Table]:
 
 
 def mean_diversity(model: ModelResult, type_: str, temperature: str) -> str:
-    """The mean over layers at a temperature; layers whose weights sum to 1 have no temperature."""
+    """The mean over the layers; layers whose weights sum to 1 have no temperature."""
     values = [
         layer["diversity"].get(temperature, layer["diversity"].get("plain", 0.0))
         for layer in model.layers(type_)
@@ -219,7 +209,7 @@ def mean_diversity(model: ModelResult, type_: str, temperature: str) -> str:
 
 
 def null_tables(models: Sequence[ModelResult]) -> list[Table]:
-    """Figure 6, for the models that can attend to nothing."""
+    """Figure 6, for the models whose queries can attend to nothing."""
     rows = []
     for model in models:
         for type_, type_name in TYPES.items():
@@ -234,15 +224,16 @@ def null_tables(models: Sequence[ModelResult]) -> list[Table]:
     if not rows:
         return []
     note = (
-        "Percent of the queries whose every weight is 0, mean over heads; shuffled: each source "
-        "with the target of another pair. Models that are not listed cannot attend to nothing"
+        "Percent of the queries whose weights are all 0, mean over the heads. Shuffled: each "
+        "source with the target of another pair. Models that are not listed always attend to "
+        "something"
     )
-    columns = ["model", "attention", "targets", *layer_columns(models)]
-    return [Table("Null rate (Figure 6)", note, columns, rows, labels=3)]
+    columns = ["model", "attention", "targets", *layer_columns(depth(models))]
+    return [Table(columns, rows, labels=3, title="Null rate (Figure 6)", note=note)]
 
 
 def alpha_tables(models: Sequence[ModelResult]) -> list[Table]:
-    """Learned alphas: lowest, mean and highest of the heads."""
+    """The learned alphas: mean, lowest and highest of the heads."""
     rows = []
     for model in models:
         for type_, type_name in TYPES.items():
@@ -253,9 +244,9 @@ def alpha_tables(models: Sequence[ModelResult]) -> list[Table]:
                 rows.append([model.name, type_name, *cells])
     if not rows:
         return []
-    note = "1 is softmax, 2 is sparsemax; mean of the heads, with the lowest and the highest"
-    columns = ["model", "attention", *layer_columns(models)[:-1]]
-    return [Table("Learned alpha", note, columns, rows, labels=2)]
+    note = "Mean of the heads, with the lowest and the highest; 1 is softmax, 2 is sparsemax"
+    columns = ["model", "attention", *layer_columns(depth(models))[:-1]]
+    return [Table(columns, rows, labels=2, title="Learned alpha", note=note)]
 
 
 def alpha_cell(values: Sequence[float] | None) -> str:
@@ -268,31 +259,16 @@ def alpha_cell(values: Sequence[float] | None) -> str:
 
 def markdown(analysis: Analysis, tables: Sequence[Table]) -> str:
     """The content of tables.md."""
-    gold = f", gold alignments {in_text(analysis.gold)}" if analysis.gold else ""
+    gold = f", gold alignments {escape_markdown(analysis.gold)}" if analysis.gold else ""
     lines = [
-        "# What the attention does",
+        "# Attention analysis",
         "",
-        f"{analysis.pairs} sentence pairs of {in_text(analysis.source)} and "
-        f"{in_text(analysis.target)}{gold}. Layers and heads are counted from 0.",
+        f"{analysis.pairs} sentence pairs of {escape_markdown(analysis.source)} and "
+        f"{escape_markdown(analysis.target)}{gold}. Layers and heads are counted from 0.",
     ]
     for table in tables:
         lines += ["", f"## {table.title}", ""]
         if table.note:
             lines += [f"{table.note}.", ""]
-        lines += markdown_rows(table)
+        lines.append(table.markdown())
     return "\n".join(lines) + "\n"
-
-
-def markdown_rows(table: Table) -> list[str]:
-    """The heading, the line below it and the rows."""
-    rule = ["---" if place < table.labels else "---:" for place in range(len(table.columns))]
-    rows = [table.columns, rule, *([in_text(cell) for cell in row] for row in table.rows)]
-    return [f"| {' | '.join(row)} |" for row in rows]
-
-
-def in_text(text: str) -> str:
-    """Text of the user's that Markdown shows as it is."""
-    plain = "".join(character if character.isprintable() else " " for character in text)
-    return "".join(
-        f"\\{character}" if character in "\\`*_{}[]<>#|" else character for character in plain
-    )

@@ -1,4 +1,4 @@
-"""nmt-align: word alignments from cross-attention, and how far they are from gold ones."""
+"""nmt-align: word alignments from cross-attention, and their error rate against gold links."""
 
 import argparse
 import itertools
@@ -12,25 +12,26 @@ from typing import TYPE_CHECKING, Any
 from nmt.analysis.symmetrization import SYMMETRIZATIONS, Links
 from nmt.cli import console
 from nmt.cli.align_arguments import build_parser, check_arguments
+from nmt.cli.pair_arguments import open_model, read_gold
 from nmt.data.text import LineWriter, read_text
 from nmt.errors import UserError
 
 if TYPE_CHECKING:
     from nmt.analysis.aligner import Aligner
-    from nmt.analysis.gold import AlignmentCounts, GoldLinks
+    from nmt.analysis.gold import AlignmentCounts, Gold
     from nmt.decoding.alignment import AlignmentHead
 
 logger = logging.getLogger("nmt.cli.align")
 
 SAMPLE_PAIRS = 1000  # on which a head is chosen when there is no gold
-FEW_PAIRS = 50  # on fewer such a choice is a guess
-TRANSLATE_LINES = 1000  # at a time
+FEW_PAIRS = 50  # the choice is unreliable on fewer pairs
+TRANSLATE_LINES = 1000  # lines translated at a time
 
 
 def align(arguments: argparse.Namespace) -> None:
-    """Choose attention, write links, compare them with gold."""
+    """Choose the attention, write the links and compare them with the gold ones."""
     check_arguments(arguments)
-    gold = read_gold_file(arguments)
+    gold = read_gold(arguments)
     aligners = open_aligners(arguments)
     wanted = [wanted_head(arguments, aligner) for aligner in aligners]
     if arguments.target is None:
@@ -46,42 +47,19 @@ def align(arguments: argparse.Namespace) -> None:
         report["symmetrization"] = arguments.symmetrize
     counts = write_links(arguments, aligners, heads, gold)
     if gold is not None:
-        report |= final_report(arguments, counts, num_pairs=len(gold))
+        report |= final_report(arguments, counts, num_pairs=len(gold.links))
     if arguments.json:
         print(json.dumps(report, indent=2))
 
 
-def read_gold_file(arguments: argparse.Namespace) -> "list[GoldLinks] | None":
-    """The gold links, if there are any."""
-    if arguments.gold is None:
-        return None
-    from nmt.analysis.gold import read_gold
-
-    gold = list(
-        read_gold(
-            arguments.gold,
-            arguments.gold_possible,
-            order=arguments.gold_order,
-            first=arguments.gold_index,
-        )
-    )
-    if arguments.development is not None and arguments.development >= len(gold):
-        raise UserError(
-            f"--development: expected fewer than the {len(gold)} pairs of {arguments.gold}, got "
-            f"{arguments.development}: something must be left to report on"
-        )
-    return gold
-
-
 def open_aligners(arguments: argparse.Namespace) -> "list[Aligner]":
-    """That of the model, and that of the reverse one if there is one."""
+    """The aligner of the model, and that of the reverse model if there is one."""
     from nmt.analysis.aligner import Aligner
-    from nmt.analysis.models import open_model
 
     paths = {False: arguments.model, True: arguments.reverse_model}
     return [
         Aligner(
-            open_model(path, device=arguments.device),
+            open_model(path, arguments.device),
             reverse=reverse,
             batch_tokens=arguments.batch_tokens,
             max_length=arguments.max_length,
@@ -92,7 +70,7 @@ def open_aligners(arguments: argparse.Namespace) -> "list[Aligner]":
 
 
 def wanted_head(arguments: argparse.Namespace, aligner: "Aligner") -> "AlignmentHead | None":
-    """The attention that the user asked for, if any."""
+    """The head that the options name, if any."""
     from nmt.decoding.alignment import AlignmentHead
 
     prefix = "reverse-" if aligner.reverse else ""
@@ -110,7 +88,7 @@ def wanted_head(arguments: argparse.Namespace, aligner: "Aligner") -> "Alignment
 
 
 def write_translations(arguments: argparse.Namespace) -> None:
-    """Translate the source with the settings of the model."""
+    """Translate the source with the search settings of the model."""
     from nmt.decoding.translator import Translator
 
     translator = Translator.load(arguments.model, device=arguments.device)
@@ -122,7 +100,7 @@ def write_translations(arguments: argparse.Namespace) -> None:
 
 
 def read_input(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """The pairs, from the beginning."""
+    """All pairs."""
     from nmt.analysis.pairs import read_side_by_side
 
     return read_side_by_side(arguments.source, arguments.target, read_text)
@@ -132,45 +110,39 @@ def choose_head(
     arguments: argparse.Namespace,
     aligner: "Aligner",
     wanted: "AlignmentHead | None",
-    gold: "list[GoldLinks] | None",
+    gold: "Gold | None",
 ) -> "tuple[AlignmentHead, dict[str, Any]]":
-    """The head to use, and for the report how it came to be chosen."""
-    from nmt.analysis.alignment import describe
-    from nmt.analysis.head_choice import best_choice, error_rate_table
+    """The head to use, and for the report how it was chosen."""
+    from nmt.analysis.alignment import describe_head
+    from nmt.analysis.head_choice import best_choice
 
     details: dict[str, Any] = {"model": str(aligner.loaded.path), "reverse": aligner.reverse}
     chosen = wanted
     how = "as given"
     if gold is not None:
-        choosing, reported = aligner.evaluate(
-            read_input(arguments),
-            gold,
-            development=arguments.development,
-            path=arguments.gold,
-            first=arguments.gold_index,
-        )
-        details["aer"] = error_rate_table(choosing, reported)
+        comparison = aligner.evaluate(read_input(arguments), gold)
+        details["aer"] = comparison.table()
         log_table(details["aer"])
         if chosen is None:
-            rates = choosing.error_rates()
+            rates = comparison.choosing.error_rates()
             chosen = best_choice(aligner.grid, rates, shifted=arguments.shifted)
-            how = f"lowest error rate on {choosing.pairs} gold pairs"
+            how = f"lowest error rate on {comparison.choosing.pairs} gold pairs"
     elif chosen is None:
         sample = itertools.islice(read_input(arguments), SAMPLE_PAIRS)
         information = aligner.link_information(sample)
         chosen = best_choice(aligner.grid, -information.scores(), shifted=arguments.shifted)
         how = f"most informative links on {len(information.targets)} pairs, without gold"
         if len(information.targets) < FEW_PAIRS:
-            logger.warning("too little text to choose a head well; give --layer and --head")
+            logger.warning("too few pairs to choose a head reliably; give --layer and --head")
     assert chosen is not None
-    logger.info("%s: %s (%s)", aligner.loaded.path, describe(chosen), how)
+    logger.info("%s: %s (%s)", aligner.loaded.path, describe_head(chosen), how)
     step = "shifted" if chosen.shifted else "normal"
     details |= {"layer": chosen.layer, "head": chosen.head, "step": step, "chosen": how}
     return chosen, details
 
 
 def log_table(table: dict[str, Any]) -> None:
-    """AER by layer, as a table in the log."""
+    """Log the AER by layer as a table."""
     logger.info("alignment error rate  layer attention  best head")
     for step, rows in table.items():
         for row in rows["layers"]:
@@ -186,9 +158,9 @@ def write_links(
     arguments: argparse.Namespace,
     aligners: "Sequence[Aligner]",
     heads: "Sequence[AlignmentHead]",
-    gold: "list[GoldLinks] | None",
+    gold: "Gold | None",
 ) -> "AlignmentCounts":
-    """Write the links of all pairs; the counts are of those that are not for development."""
+    """Write the links of all pairs; returns the counts of those outside the development part."""
     from nmt.analysis.alignment import format_links
     from nmt.analysis.gold import AlignmentCounts, compare
     from nmt.progress import progress_bar
@@ -209,8 +181,8 @@ def write_links(
             links = combine(sides, arguments.symmetrize)
             if writer:
                 writer.write(format_links(links))
-            if gold is not None and index >= (arguments.development or 0):
-                counts += compare(links, gold[index])
+            if gold is not None and index >= gold.development:
+                counts += compare(links, gold.links[index])
             bar.update(1)
     if skipped:
         logger.warning(
@@ -222,7 +194,7 @@ def write_links(
 
 
 def combine(sides: "Sequence[Links | None]", method: str) -> "Links":
-    """The links of one direction, or of both together; nothing if a side is missing."""
+    """The links of one direction, or of both combined; none if a direction is missing."""
     known = [side for side in sides if side is not None]
     if len(known) < len(sides):
         return ()
@@ -232,7 +204,7 @@ def combine(sides: "Sequence[Links | None]", method: str) -> "Links":
 def final_report(
     arguments: argparse.Namespace, counts: "AlignmentCounts", *, num_pairs: int
 ) -> dict[str, Any]:
-    """Precision, recall and AER of what was written."""
+    """Precision, recall and AER of the links that were written."""
     num_pairs -= arguments.development or 0
     logger.info(
         "precision %.2f  recall %.2f  AER %.2f  (%d pairs, %d links)",
@@ -243,7 +215,7 @@ def final_report(
         counts.links,
     )
     if arguments.layer is None and arguments.development is None:
-        logger.info("the head was chosen on the pairs it is scored on; see --development")
+        logger.info("the head was chosen on the pairs that it is scored on; see --development")
     return {
         "pairs": num_pairs,
         "links": counts.links,
@@ -254,7 +226,7 @@ def final_report(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the result is its exit code."""
+    """Run nmt-align; returns the exit code."""
     return console.run(build_parser(), align, argv)
 
 

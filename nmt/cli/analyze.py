@@ -1,4 +1,4 @@
-"""nmt-analyze: what the attention of models does, as numbers, tables, figures and a page."""
+"""nmt-analyze: measures of the attention of models, as numbers, tables, figures and a report."""
 
 import argparse
 import itertools
@@ -10,36 +10,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt.cli import console
-from nmt.cli.align_arguments import add_gold
 from nmt.cli.arguments import positive, whole_number
+from nmt.cli.pair_arguments import add_gold, add_reading, check_needs, open_model, read_gold
 from nmt.data.text import read_text
 from nmt.errors import DataError, IntegrityError, UserError
 
 if TYPE_CHECKING:
-    from nmt.analysis.analyze import Gold, Input, ModelAnalysis
+    from nmt.analysis.analyze import Input, ModelAnalysis
+    from nmt.analysis.gold import Gold
     from nmt.analysis.results import Analysis
     from nmt.data.codec import Codec
     from nmt.storage.directories import Writer
 
 logger = logging.getLogger("nmt.cli.analyze")
 
-LARGE_REPORT = 15_000_000  # bytes; beyond that it opens slowly
+LARGE_REPORT = 15_000_000  # bytes; larger pages open slowly
 
 DESCRIPTION = """\
-Measure what the attention of one or several models does on sentence pairs: sparsity, null rate
-(also with shuffled targets), head diversity, density, entropy, learned alphas and, with gold
-alignments, alignment error rates."""
+Measure the attention of one or several models on sentence pairs: sparsity, null rate (also with
+shuffled targets), head diversity, density, entropy, learned alphas and, with gold alignments,
+alignment error rates."""
 
 EPILOG = """\
 files in the output directory:
-  report.html    everything to look at in a browser, without a network: every head on a few
-                 sentences, heads sorted by any measure, two models side by side, tables, figures
-  tables.md      the paper's tables and the numbers behind its figures
+  report.html    a page for the browser that needs no network: every head on a few sentences,
+                 heads sorted by any measure, two models side by side, all tables and figures
+  tables.md      the tables of the paper and the numbers behind its figures
   analysis.json  all numbers
-  *.png          figures in the form of the papers'
+  *.png          the figures
 
-An output directory that nmt-analyze wrote before is replaced as a whole once everything is
-computed; one with other files in it is never touched.
+An output directory of an earlier nmt-analyze is replaced as a whole when all results are there; a
+directory with other files in it is never changed. If a model computes numbers that are not finite,
+the command names the lines, writes nothing and ends with exit code 6.
 
 examples:
   nmt-analyze --model runs/rela-g runs/softmax --source test.en --target test.de --output analysis
@@ -62,63 +64,45 @@ def build_parser() -> console.Parser:
         required=True,
         nargs="+",
         metavar="DIR",
-        help="model or run directories, to be compared with each other",
+        help="model or run directories to compare",
     )
     group.add_argument(
-        "--names", nargs="+", metavar="NAME", help="what to call them (default: as the directories)"
+        "--names", nargs="+", metavar="NAME", help="names of the models (default: from their paths)"
     )
     group.add_argument("--source", type=Path, required=True, metavar="FILE", help="source text")
-    group.add_argument("--target", type=Path, required=True, metavar="FILE", help="its translation")
     group.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="where the files go"
+        "--target", type=Path, required=True, metavar="FILE", help="translation of the source"
     )
     group.add_argument(
-        "--sentences",
-        type=whole_number,
-        default=50,
-        metavar="N",
-        help="pairs to look at in the report: the first ones of at most 40 words (default: 50)",
+        "--output", type=Path, required=True, metavar="DIR", help="directory for the files"
     )
-    group.add_argument(
-        "--max-pairs", type=positive, metavar="N", help="use only the first N pairs (default: all)"
-    )
-    group.add_argument(
-        "--seed", type=whole_number, default=1, metavar="N", help="of the shuffling (default: 1)"
-    )
-    group.add_argument(
-        "--max-length",
-        type=positive,
-        default=512,
-        metavar="N",
-        help="leave out pairs with more subwords on a side, with a warning (default: 512)",
-    )
-    group.add_argument(
-        "--batch-tokens",
-        type=positive,
-        default=2048,
-        metavar="N",
-        help="positions computed at a time; changes no number (default: 2048)",
-    )
-    group.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)"
-    )
+    for option, type_, default, meaning in (
+        ("--sentences", whole_number, 50, "number of pairs in the report: the first ones of at "
+         "most 40 words (default: 50)"),
+        ("--max-pairs", positive, None, "use only the first N pairs (default: all)"),
+        ("--seed", whole_number, 1, "seed for shuffling the targets (default: 1)"),
+    ):  # fmt: skip
+        group.add_argument(option, type=type_, default=default, metavar="N", help=meaning)
+    add_reading(group, too_long="are left out, with a warning")
     add_gold(parser)
     return parser
 
 
 def analyze(arguments: argparse.Namespace) -> None:
-    """Measure every model, then write everything at once."""
+    """Measure every model, then write all files at once."""
     names = model_names(arguments)
     output = arguments.output.resolve()
     check_output(output)
-    for option in ("gold_possible", "development"):
-        if getattr(arguments, option) is not None and arguments.gold is None:
-            raise UserError(f"--{option.replace('_', '-')}: expected --gold with it")
+    check_needs(arguments)
     from nmt.analysis.results import Analysis
     from nmt.storage.directories import recover, replace_directory
 
     text = read_input(arguments)
-    gold = read_gold(arguments, text.count)
+    gold = read_gold(arguments, max_pairs=arguments.max_pairs)
+    if gold is not None and len(gold.links) != text.count:
+        raise DataError(
+            f"{gold.path}: expected a line for each of {text.count} pairs, got {len(gold.links)}"
+        )
     measured = list(measure_models(arguments, names, text, gold))
     analysis = Analysis(
         source=arguments.source.name,
@@ -130,19 +114,19 @@ def analyze(arguments: argparse.Namespace) -> None:
         development=arguments.development,
     )
     files = output_files(analysis, text, measured)
-    check_output(output)  # again: much time has passed
+    check_output(output)  # again, because much time has passed
     recover(output.parent, name=output.name, exclusive=False)
     replace_directory(output, files)
     logger.info("wrote %s", arguments.output / "report.html")
 
 
 def model_names(arguments: argparse.Namespace) -> list[str]:
-    """What the models are called: as given, or as much of their paths as tells them apart."""
+    """The names of the models: as given, or the shortest ends of their paths that differ."""
     paths: list[Path] = arguments.model
     if arguments.names is not None:
         names: list[str] = arguments.names
         if len(names) != len(paths):
-            raise UserError(f"--names: expected {len(paths)}, one a model, got {len(names)}")
+            raise UserError(f"--names: expected {len(paths)}, one per model, got {len(names)}")
     else:
         parts = [path.resolve().parts for path in paths]
         for length in range(1, max(map(len, parts)) + 1):
@@ -155,11 +139,11 @@ def model_names(arguments: argparse.Namespace) -> list[str]:
 
 
 def check_output(path: Path) -> None:
-    """Refuse to replace anything that this command did not write, or a place out of reach."""
+    """Reject a directory that cannot be written, or that holds files of something else."""
     if not path.exists():
         parent = next(parent for parent in path.parents if parent.exists())
         if not (parent.is_dir() and os.access(parent, os.W_OK)):
-            raise UserError(f"--output: {parent} is no directory that can be written to")
+            raise UserError(f"--output: {parent} is not a directory that can be written to")
         return
     if not path.is_dir():
         raise UserError(f"--output: {path} is a file; give a directory")
@@ -172,7 +156,7 @@ def check_output(path: Path) -> None:
 
 
 def foreign_files(path: Path) -> list[str]:
-    """The names in a directory that are not those of an analysis, as its manifest tells."""
+    """The names in a directory that the manifest of an analysis does not list."""
     from nmt.storage.manifest import MANIFEST, parse_manifest
 
     names = {entry.name for entry in path.iterdir()}
@@ -184,7 +168,7 @@ def foreign_files(path: Path) -> list[str]:
 
 
 def read_input(arguments: argparse.Namespace) -> "Input":
-    """The pairs, read once to see that they are in order, and to choose those to show."""
+    """The pairs, read once to check them and to choose those for the report."""
     from nmt.analysis.analyze import Input, look_ahead
     from nmt.analysis.pairs import read_side_by_side
 
@@ -196,7 +180,7 @@ def read_input(arguments: argparse.Namespace) -> "Input":
     if count == 0:
         raise DataError(f"{arguments.source}: expected sentences, got an empty file")
     if len(shown) < min(arguments.sentences, count):
-        logger.info("the report shows %d sentences; others are blank or long", len(shown))
+        logger.info("the report shows %d sentences; the others are blank or too long", len(shown))
     return Input(
         read,
         count,
@@ -207,47 +191,16 @@ def read_input(arguments: argparse.Namespace) -> "Input":
     )
 
 
-def read_gold(arguments: argparse.Namespace, count: int) -> "Gold | None":
-    """The gold links of the pairs that are used."""
-    if arguments.gold is None:
-        return None
-    from nmt.analysis import gold as alignments
-    from nmt.analysis.analyze import Gold
-
-    links = list(
-        alignments.read_gold(
-            arguments.gold,
-            arguments.gold_possible,
-            order=arguments.gold_order,
-            first=arguments.gold_index,
-        )
-    )
-    if arguments.max_pairs is not None:
-        links = links[: arguments.max_pairs]
-    if len(links) != count:
-        raise DataError(
-            f"{arguments.gold}: expected a line for each of {count} pairs, got {len(links)}"
-        )
-    development = arguments.development or 0
-    if development >= count:
-        raise UserError(
-            f"--development: expected fewer than the {count} pairs, got {development}: something "
-            "must be left to report on"
-        )
-    return Gold(links, arguments.gold, arguments.gold_index, development)
-
-
 def measure_models(
     arguments: argparse.Namespace, names: Sequence[str], text: "Input", gold: "Gold | None"
 ) -> "Iterator[tuple[ModelAnalysis, Codec]]":
-    """What each model shows, and the codec to read it with; one model is in memory at a time."""
+    """The analysis and the codec of each model; one model is in memory at a time."""
     from nmt.analysis.analyze import analyze_model
-    from nmt.analysis.models import open_model
     from nmt.progress import progress_bar
 
     for path, name in zip(arguments.model, names, strict=True):
-        loaded = open_model(path, device=arguments.device)
-        # Every pair is read with its own target and with that of another one.
+        loaded = open_model(path, arguments.device)
+        # Every pair is read with its own target and with that of another pair.
         with progress_bar(total=2 * text.count, unit="pairs", description=name) as bar:
             one = analyze_model(loaded, text, name=name, gold=gold, advance=bar.update)
         if one.skipped:
@@ -265,7 +218,7 @@ def measure_models(
 def output_files(
     analysis: "Analysis", text: "Input", measured: "Sequence[tuple[ModelAnalysis, Codec]]"
 ) -> "dict[str, Writer]":
-    """The content of all files."""
+    """The content of all files, by name."""
     from nmt.analysis.figures import all_pictures
     from nmt.analysis.report import build_report, pictured_heads
     from nmt.analysis.tables import all_tables, markdown
@@ -284,7 +237,8 @@ def output_files(
     )
     if len(report) > LARGE_REPORT:
         logger.warning(
-            "report.html has %.0f MB and may open slowly; give fewer --sentences", len(report) / 1e6
+            "report.html has %.0f MB and may open slowly; give a lower --sentences",
+            len(report) / 1e6,
         )
     return {
         "analysis.json": json_writer(analysis.document()),
@@ -295,7 +249,7 @@ def output_files(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the result is its exit code."""
+    """Run nmt-analyze; returns the exit code."""
     return console.run(build_parser(), analyze, argv)
 
 

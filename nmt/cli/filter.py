@@ -1,4 +1,4 @@
-"""nmt-filter: how good each pair of a parallel corpus looks to a model, and the best of them."""
+"""nmt-filter: scores of the pairs of a parallel corpus by a model, and the best pairs."""
 
 import argparse
 import itertools
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt.cli import console
-from nmt.cli.arguments import batch_tokens, check_outputs, length, share
+from nmt.cli.arguments import check_outputs, share
+from nmt.cli.pair_arguments import MODEL, add_reading, open_model
 from nmt.data.text import EMPTY, BadLine, LineWriter, read_lines, read_text
 from nmt.errors import DataError, UserError
 
@@ -25,20 +26,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nmt.cli.filter")
 
 DESCRIPTION = """\
-Score every pair of a parallel corpus with a model: one line of tab-separated values a pair, in
-order, after a header line."""
+Score every pair of a parallel corpus with a model. The output is a table of tab-separated values
+with a header line and one line per pair, in order."""
 
 EPILOG = """\
 columns:
-  null_rate          target positions whose cross-attention is all zero, mean over layers and heads
-                     (lower is better); always 0 for kinds whose weights sum to 1, such as softmax
-  null_rate_layer_N  the same for one layer, counted from 0
-  log_probability    of the target given the source, a subword (higher is better)
-  length_ratio       words of the shorter side by words of the longer one (higher is better)
-  coverage           source words that some target word gives weight to, mean over layers and heads
-                     (higher is better); always 1 for softmax
-  problem            why a pair was not scored: a blank or unreadable line, or one too long; its
-                     scores are nan, it counts as worst and is never kept
+  null_rate          share of the target positions whose cross-attention weights are all 0, mean
+                     over layers and heads (lower is better); always 0 for kinds whose weights sum
+                     to 1, such as softmax
+  null_rate_layer_N  the same for one decoder layer, counted from 0
+  log_probability    log probability of the target given the source, per subword (higher is better)
+  length_ratio       words of the shorter side divided by words of the longer one (higher is better)
+  coverage           share of the source words that a target word attends to, mean over layers and
+                     heads (higher is better); always 1 for softmax
+  problem            the reason why a pair was not scored: a line that is blank, unreadable or too
+                     long. Its scores are nan, it ranks last and is never kept
 
 examples:
   nmt-filter --model runs/demo --source web.en --target web.de --output scores.tsv
@@ -47,8 +49,9 @@ examples:
   nmt-filter --model runs/demo --source web.en --target web.de --output scores.tsv \\
       --labels web.labels --json
 
-With --labels (a word a line, such as `clean` or `shuffled`) the area under the ROC curve says how
-well each score tells clean pairs from those of each other label: 1 always, 0.5 by chance."""
+With --labels (one word per line, such as `clean` or `shuffled`) the area under the ROC curve says
+how well each score separates the clean pairs from those of each other label: 1 is perfect, 0.5 is
+chance."""
 
 
 def build_parser() -> console.Parser:
@@ -64,70 +67,57 @@ def build_parser() -> console.Parser:
         "--output",
         type=Path,
         metavar="FILE",
-        help="where the scores go (default: standard output; with --json: nowhere)",
+        help="file for the scores (default: standard output; with --json: no table is written)",
     )
     add_keeping(parser)
     labels = parser.add_argument_group("evaluation")
     labels.add_argument(
-        "--labels", type=Path, metavar="FILE", help="what each pair is, one word a line"
+        "--labels", type=Path, metavar="FILE", help="labels of the pairs, one word per line"
     )
     labels.add_argument(
         "--clean-label",
         default="clean",
         metavar="WORD",
-        help="the label of good pairs (default: clean)",
+        help="label of the good pairs (default: clean)",
     )
     labels.add_argument(
-        "--json", action="store_true", help="print the report to standard output as JSON"
+        "--json", action="store_true", help="print a report in JSON to standard output"
     )
     return parser
 
 
 def add_input(parser: console.Parser) -> None:
-    """What to score, and with what."""
+    """The pairs to score, and the model."""
     group = parser.add_argument_group("input")
-    group.add_argument(
-        "--model", type=Path, required=True, metavar="DIR", help="a model or run directory"
-    )
+    group.add_argument("--model", type=Path, required=True, metavar="DIR", help=MODEL)
     group.add_argument("--source", type=Path, required=True, metavar="FILE", help="source text")
     group.add_argument("--target", type=Path, required=True, metavar="FILE", help="target text")
-    group.add_argument(
-        "--max-length",
-        type=length,
-        default=512,
-        metavar="N",
-        help="pairs with more subwords on a side are not scored (default: 512)",
-    )
-    group.add_argument(
-        "--batch-tokens",
-        type=batch_tokens,
-        default=2048,
-        metavar="N",
-        help="positions computed at a time; changes no number (default: 2048)",
-    )
-    group.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)"
-    )
+    add_reading(group, too_long="are not scored")
 
 
 def add_keeping(parser: console.Parser) -> None:
-    """Which pairs to write out again."""
+    """The pairs to keep."""
     group = parser.add_argument_group("keeping the best")
     group.add_argument(
-        "--keep-best", type=share, metavar="SHARE", help="keep this share of the pairs, e.g. 0.8"
+        "--keep-best", type=share, metavar="SHARE", help="share of the pairs to keep, e.g. 0.8"
     )
-    group.add_argument("--keep-source", type=Path, metavar="FILE", help="kept source lines")
-    group.add_argument("--keep-target", type=Path, metavar="FILE", help="kept target lines")
+    group.add_argument(
+        "--keep-source", type=Path, metavar="FILE", help="file for the kept source lines"
+    )
+    group.add_argument(
+        "--keep-target", type=Path, metavar="FILE", help="file for the kept target lines"
+    )
     group.add_argument(
         "--rank-by",
         default="null_rate",
         metavar="COLUMN",
-        help="the score that decides (default: null_rate)",
+        help="column to rank the pairs by (default: null_rate; for models whose weights sum to 1, "
+        "such as softmax, give log_probability)",
     )
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Complain of options that do not go together, before any work is done."""
+    """Reject options that do not belong together, before any work is done."""
     kept = (arguments.keep_best, arguments.keep_source, arguments.keep_target)
     if any(part is not None for part in kept) and any(part is None for part in kept):
         raise UserError(
@@ -140,13 +130,12 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 def filter_pairs(arguments: argparse.Namespace) -> None:
-    """Score, report, keep."""
+    """Score all pairs, report on labels and keep the best pairs."""
     check_arguments(arguments)
     from nmt.analysis.filtering import score_columns
-    from nmt.analysis.models import open_model
 
     labels = None if arguments.labels is None else read_labels(arguments)
-    loaded = open_model(arguments.model, device=arguments.device)
+    loaded = open_model(arguments.model, arguments.device)
     columns = score_columns(loaded.config.model.decoder_layers)
     check_ranking(arguments, loaded, columns)
     goodness, problems = score_corpus(arguments, loaded, columns)
@@ -165,7 +154,7 @@ def filter_pairs(arguments: argparse.Namespace) -> None:
 def check_ranking(
     arguments: argparse.Namespace, loaded: "LoadedModel", columns: Sequence["Score"]
 ) -> None:
-    """Say so when the null rate means nothing; refuse to rank by it."""
+    """Warn if all null rates are 0 with this model, and reject a ranking by them."""
     from nmt.analysis.measures import unnormalised_sites
 
     names = [column.name for column in columns]
@@ -174,18 +163,19 @@ def check_ranking(
     if any(site.type == "cross" for site in unnormalised_sites(loaded.model)):
         return
     logger.warning(
-        "the weights of this model's cross-attention sum to 1, so every null rate is 0; only "
-        "ReLA has null attention"
+        "the cross-attention weights of this model sum to 1, so all null rates are 0; only models "
+        "with ReLA have null attention"
     )
     if arguments.keep_best is not None and arguments.rank_by.startswith("null_rate"):
         raise UserError(
-            "--rank-by: null rates are all 0 for this model; give --rank-by log_probability, or "
-            "a model with rela-g or rela-i as cross-attention"
+            f"--rank-by {arguments.rank_by}: all null rates are 0 with this model, so they cannot "
+            "rank its pairs; add --rank-by log_probability, or give a model whose cross-attention "
+            "is rela-g or rela-i"
         )
 
 
 def read_labels(arguments: argparse.Namespace) -> list[str]:
-    """The labels, among them that of clean pairs and others."""
+    """The labels; they must include that of clean pairs and others."""
     labels = [line.strip() for line in read_text(arguments.labels)]
     for number, label in enumerate(labels, start=1):
         if not label or " " in label or "\t" in label:
@@ -194,7 +184,7 @@ def read_labels(arguments: argparse.Namespace) -> list[str]:
     if arguments.clean_label not in kinds or len(kinds) < 2:
         raise DataError(
             f"{arguments.labels}: expected the label {arguments.clean_label!r} and others, got "
-            f"{', '.join(kinds[:10])}; --clean-label says what good pairs are called"
+            f"{', '.join(kinds[:10])}; --clean-label names the label of good pairs"
         )
     return labels
 
@@ -202,7 +192,7 @@ def read_labels(arguments: argparse.Namespace) -> list[str]:
 def score_corpus(
     arguments: argparse.Namespace, loaded: "LoadedModel", columns: Sequence["Score"]
 ) -> tuple[dict[str, "Values"], Counter[str]]:
-    """Write the table; returns the goodness of all pairs by column, and problems by reason."""
+    """Write the table; returns the goodness of all pairs by column, and the counts of problems."""
     import numpy as np
 
     from nmt.analysis.filtering import PairScores, score_batch
@@ -211,13 +201,12 @@ def score_corpus(
 
     layers = loaded.config.model.decoder_layers
     results = map_pairs(
-        loaded.codec,
+        loaded,
         itertools.starmap(
             without_blanks, read_side_by_side(arguments.source, arguments.target, read_lines)
         ),
         lambda batch: score_batch(loaded.model, loaded.codec, batch),
         lambda problem: PairScores.unscored(problem, layers=layers),
-        device=loaded.model.target_embedding.device,
         batch_tokens=arguments.batch_tokens,
         max_length=arguments.max_length,
     )
@@ -243,7 +232,7 @@ def score_corpus(
 
 
 def without_blanks(source: "Line", target: "Line") -> tuple["Line", "Line"]:
-    """The pair, a blank side marked as bad."""
+    """The pair, with a blank side marked as bad."""
     blank = BadLine(EMPTY, 0, 0)
     sides = [
         blank if isinstance(side, str) and not side.strip() else side for side in (source, target)
@@ -254,7 +243,7 @@ def without_blanks(source: "Line", target: "Line") -> tuple["Line", "Line"]:
 def label_report(
     arguments: argparse.Namespace, goodness: dict[str, "Values"], labels: Sequence[str]
 ) -> dict[str, Any]:
-    """Areas under the ROC curve, also as a table in the log."""
+    """The areas under the ROC curve, which are also logged as a table."""
     from nmt.analysis.filtering import areas_by_label
 
     count = len(goodness[arguments.rank_by])
@@ -276,7 +265,7 @@ def label_report(
 
 
 def keep_best(arguments: argparse.Namespace, goodness: "Values") -> dict[str, Any]:
-    """Write the pairs with the highest goodness in their order."""
+    """Write the pairs with the highest goodness, in order."""
     from nmt.analysis.filtering import best_pairs
     from nmt.analysis.pairs import read_side_by_side
 
@@ -301,7 +290,7 @@ def keep_best(arguments: argparse.Namespace, goodness: "Values") -> dict[str, An
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the result is its exit code."""
+    """Run nmt-filter; returns the exit code."""
     return console.run(build_parser(), filter_pairs, argv)
 
 

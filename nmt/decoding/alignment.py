@@ -14,12 +14,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmt.data.vocabulary import BOS
-from nmt.decoding.ensemble import Ids, Member, pad
+from nmt.decoding.ensemble import Ids, Member, decoder_input, pad
 from nmt.errors import UserError
 from nmt.model.observe import Site, observe_attention
 
 Links = tuple[tuple[int, int], ...]  # (source word, target word), counted from 0
+Weights = npt.NDArray[np.floating]
+Words = npt.NDArray[np.int64]  # [..., W] the source word of each target word, or NO_LINK
+
+NO_LINK = -1
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,6 @@ def cross_attention(
     """Weights [L, H, T, S] of each pair (both sides with EOS), without padding."""
     source, visible = pad(sources, multiple=multiple, device=device)
     output, _ = pad(targets, multiple=multiple, device=device)
-    start = output.new_full((len(targets), 1), BOS)
     seen: dict[int, Tensor] = {}
 
     def observer(site: Site, weights: Tensor, _visible: Tensor) -> None:
@@ -87,7 +89,7 @@ def cross_attention(
             seen[site.layer] = weights
 
     with observe_attention(member.model, observer):
-        member.model(source, visible, torch.cat([start, output[:, :-1]], dim=1))
+        member.model(source, visible, decoder_input(output))
     layers = torch.stack([seen[layer] for layer in sorted(seen)], dim=1)  # [B, L, H, T, S]
     return [
         layers[row, :, :, : len(target), : len(source_ids)].float().cpu()
@@ -102,26 +104,55 @@ def link_words(
     source_words: Sequence[int],
     target_words: Sequence[int],
 ) -> Links:
-    """Each target word with the source word of most weight; none where all weights are 0.
+    """The links of one head, sorted by target word, from weights [L, H, T, S].
 
-    `weights` is [L, H, T, S]; the words of the pieces, without end token, are given. The weight of
-    a source word is the sum over its pieces, that of a target word the mean over its pieces.
+    `source_words` and `target_words` give the word of each subword, without the end token.
     """
-    if not source_words or not target_words:
-        return ()
     layer = (weights.shape[0] - 1) // 2 if choice.layer is None else choice.layer
     pieces = weights[layer].mean(dim=0) if choice.head is None else weights[layer, choice.head]
     pieces = pieces[1:] if choice.shifted else pieces[:-1]
-    pieces = pieces[: len(target_words), : len(source_words)]
-    # Links compare sums of weights, so the order of additions should not matter: float64.
-    by_source = pieces.new_zeros(len(target_words), max(source_words) + 1, dtype=torch.float64)
-    by_source.index_add_(1, torch.tensor(source_words), pieces.double())
-    by_word = by_source.new_zeros(max(target_words) + 1, by_source.shape[1])
-    by_word.index_add_(0, torch.tensor(target_words), by_source)
-    by_word /= torch.tensor(target_words).bincount()[:, None].clamp(min=1)
-    most, word = by_word.max(dim=1)
-    return tuple(
-        (source, target)
-        for target, (source, weight) in enumerate(zip(word.tolist(), most.tolist(), strict=True))
-        if weight > 0.0
+    merged = merge_subwords(
+        pieces[: len(target_words), : len(source_words)].numpy(),
+        source_words=source_words,
+        target_words=target_words,
+        num_source_words=max(source_words, default=-1) + 1,
+        num_target_words=max(target_words, default=-1) + 1,
     )
+    return links_of(strongest(merged))
+
+
+def merge_subwords(
+    weights: Weights,
+    *,
+    source_words: Sequence[int],
+    target_words: Sequence[int],
+    num_source_words: int,
+    num_target_words: int,
+) -> Weights:
+    """The weights [..., W, V] of words in float64, from those [..., T - 1, S - 1] of subwords.
+
+    They are summed over the subwords of a source word and averaged over those of a target word. A
+    word without subwords has weights of 0.
+    """
+    columns = np.zeros((len(source_words), num_source_words))
+    columns[np.arange(len(source_words)), source_words] = 1.0
+    rows = np.zeros((num_target_words, len(target_words)))
+    rows[target_words, np.arange(len(target_words))] = 1.0
+    rows /= np.maximum(rows.sum(axis=1, keepdims=True), 1.0)
+    merged: Weights = rows @ (weights.astype(np.float64) @ columns)
+    return merged
+
+
+def strongest(weights: Weights) -> Words:
+    """The source word [..., W] of the largest weight in [..., W, V]; none if no weight is above 0.
+
+    The first of several equal weights wins.
+    """
+    if weights.shape[-1] == 0:
+        return np.full(weights.shape[:-1], NO_LINK, dtype=np.int64)
+    return np.where(weights.max(axis=-1) > 0, weights.argmax(axis=-1), NO_LINK)
+
+
+def links_of(words: Words) -> Links:
+    """The links of target words, words [W], that have a source word."""
+    return tuple((int(word), target) for target, word in enumerate(words) if word != NO_LINK)

@@ -84,6 +84,12 @@ def pad(
     return ids.to(device), visible.to(device)
 
 
+def decoder_input(target: Tensor) -> Tensor:
+    """BOS and the target [B, T] without its last position: what the decoder reads to predict it."""
+    start = target.new_full((len(target), 1), BOS)
+    return torch.cat([start, target[:, :-1]], dim=1)
+
+
 class TorchStep:
     """The step function of one model, by torch."""
 
@@ -181,8 +187,7 @@ def target_log_probabilities(
 ) -> Tensor:
     """[B, T] log probability of every token of the targets (with EOS), 0 in the padding."""
     output, target_visible = pad(targets, multiple=multiple, device=device)
-    start = output.new_full((len(targets), 1), BOS)
-    target_input = torch.cat([start, output[:, :-1]], dim=1)
+    target_input = decoder_input(output)
     total: Tensor | None = None
     for member, sentences in zip(members, sources, strict=True):
         source, visible = pad(sentences, multiple=multiple, device=device)

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.attention import corpus_statistics
 from support.small_models import content, leftover_names
 from translation_models import make_codec, make_config, make_directory, make_model, random_lines
 
 from nmt.analysis.aligner import Aligner
 from nmt.analysis.analyze import exchange_targets
-from nmt.analysis.gold import read_gold
-from nmt.analysis.head_choice import error_rate_table
-from nmt.analysis.models import open_model
+from nmt.analysis.gold import Gold, read_gold
 from nmt.analysis.pairs import shuffle_targets
 from nmt.analysis.results import without_noise
-from nmt.analysis.statistics import corpus_statistics
+from nmt.checkpoint.model_directory import ModelDirectory
 from nmt.cli import analyze
 
 SOURCE = [*random_lines(9, seed=1, longest=12), "", "the <b>old</b> dog"]
@@ -73,20 +72,19 @@ def test_all_files_and_the_numbers_of_the_python_interface(folder: Path, both: P
         "heads_1.png",
     }
     rela, softmax = json.loads((both / "analysis.json").read_text())["models"]
-    loaded = open_model(folder / "rela-g", device="cpu")
+    loaded = ModelDirectory.load(folder / "rela-g")
     pairs = list(zip(SOURCE, TARGET, strict=True))
-    expected = without_noise(corpus_statistics(loaded.model, loaded.codec, pairs).summary())
+    expected = without_noise(corpus_statistics(loaded, pairs).summary())
     false_pairs = shuffle_targets(pairs, seed=1)
-    shuffled = without_noise(corpus_statistics(loaded.model, loaded.codec, false_pairs).summary())
+    shuffled = without_noise(corpus_statistics(loaded, false_pairs).summary())
     layer = rela["statistics"]["cross"]["layer_1"]
     false_rate = layer.pop("shuffled_null_rate")
     false_rates = layer["heads"].pop("shuffled_null_rate")
     assert layer == expected["cross"]["layer_1"]
     assert false_rate == shuffled["cross"]["layer_1"]["null_rate"] != layer["null_rate"]
     assert false_rates == shuffled["cross"]["layer_1"]["heads"]["null_rate"]
-    gold = list(read_gold(folder / "gold"))
-    counts = Aligner(loaded).evaluate(pairs, gold, path=folder / "gold", development=5)
-    assert rela["aer"] == without_noise(error_rate_table(*counts))
+    gold = Gold(read_gold(folder / "gold"), folder / "gold", development=5)
+    assert rela["aer"] == without_noise(Aligner(loaded).evaluate(pairs, gold).table())
     assert softmax["statistics"]["cross"]["layer_0"]["null_rate"] == 0.0
     assert "shuffled_null_rate" not in softmax["statistics"]["cross"]["layer_0"]
 

@@ -117,7 +117,7 @@ def test_softmax_has_no_null_rate_and_says_so(
     out, err = capfd.readouterr()
     scored = [row for row in read_table(out) if not row["problem"]]
     assert {row["null_rate"] for row in scored} == {"0.000000"}
-    assert "every null rate is 0" in err
+    assert "all null rates are 0" in err
     kept = [f"--keep-source={tmp_path / 'a'}", f"--keep-target={tmp_path / 'b'}"]
     assert run(folder, "--keep-best=0.8", *kept, kind="softmax") == 2
     assert "--rank-by log_probability" in capfd.readouterr().err

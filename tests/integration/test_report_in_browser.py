@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.attention import observe_pairs
 from support.chromium import PROGRAM, Page, open_browser
 from translation_models import make_codec, make_config, make_directory, make_model, random_lines
 
-from nmt.analysis.models import open_model
-from nmt.analysis.pairs import PairAttention, observe_pairs
+from nmt.analysis.pairs import PairAttention
+from nmt.checkpoint.model_directory import ModelDirectory
 from nmt.cli import analyze
 from nmt.model.observe import Site
 
@@ -92,9 +93,9 @@ def numbers(folder: Path, model: int, type_: str, layer: int) -> dict[str, Any]:
 
 
 def attention(folder: Path, kind: str, place: int) -> PairAttention:
-    loaded = open_model(folder / kind, device="cpu")
-    pairs = [(SOURCE[place], TARGET[place])]
-    return next(observe_pairs(loaded.model, loaded.codec, pairs))
+    loaded = ModelDirectory.load(folder / kind)
+    (seen,) = observe_pairs(loaded, [(SOURCE[place], TARGET[place])])
+    return seen
 
 
 def test_another_head_shows_other_numbers(browser: Page, folder: Path) -> None:

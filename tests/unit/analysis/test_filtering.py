@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.attention import loaded_model, observe_pairs
 from translation_models import make_codec, make_config, make_model, random_lines
 
 from nmt.analysis.filtering import (
@@ -21,18 +22,22 @@ from nmt.analysis.filtering import (
     score_batch,
     score_columns,
 )
-from nmt.analysis.pairs import observe_pairs, pair_batches
+from nmt.analysis.pairs import map_pairs
 
 
 def scores_of(kind: str, pairs: list[tuple[str, str]], *, batch_tokens: int) -> list[PairScores]:
     config = make_config(kind, subword="bpe")
     codec = make_codec(config)
     model = make_model(config, codec)
-    results: dict[int, PairScores] = {}
-    for batch in pair_batches(codec, pairs, device="cpu", batch_tokens=batch_tokens):
-        for pair, scores in zip(batch.pairs, score_batch(model, codec, batch), strict=True):
-            results[pair.index] = scores
-    return [results[index] for index in range(len(pairs))]
+    return list(
+        map_pairs(
+            loaded_model(config, codec, model),
+            pairs,
+            lambda batch: score_batch(model, codec, batch),
+            lambda problem: PairScores.unscored(problem, layers=2),
+            batch_tokens=batch_tokens,
+        )
+    )
 
 
 PAIRS = [
@@ -54,7 +59,7 @@ def test_scores_by_another_way() -> None:
     codec = make_codec(config)
     model = make_model(config, codec)
     found = scores_of("rela-g", PAIRS, batch_tokens=4000)
-    for seen in observe_pairs(model, codec, PAIRS):
+    for seen in observe_pairs(loaded_model(config, codec, model), PAIRS):
         pair, cross = seen.pair, seen.cross()
         scores = found[pair.index]
         null = (cross == 0).all(axis=-1).mean(axis=(1, 2))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.analysis.gold import AlignmentCounts, GoldLinks, check_gold, compare, read_gold
+from nmt.analysis.gold import AlignmentCounts, Gold, GoldLinks, compare, read_gold
 from nmt.errors import DataError
 
 GOLD = GoldLinks(
@@ -98,6 +98,7 @@ def test_what_is_no_link_is_an_error(tmp_path: Path, text: str, message: str) ->
 
 
 def test_a_link_beyond_the_sentence_is_an_error_that_says_what_to_try() -> None:
+    gold = Gold([GOLD] * 7, Path("g"))
     with pytest.raises(DataError, match=r"g:7: .*source word 1 .*target word 2,.*--gold-index 1"):
-        check_gold(GOLD, num_source=3, num_target=2, path=Path("g"), line=7, first=0)
-    check_gold(GOLD, num_source=3, num_target=3, path=Path("g"), line=7, first=0)
+        gold.check(6, num_source=3, num_target=2)
+    gold.check(6, num_source=3, num_target=3)

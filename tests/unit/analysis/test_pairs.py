@@ -7,17 +7,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.attention import corpus_statistics, loaded_model, observe_pairs
 from translation_models import KINDS, make_codec, make_config, make_model, random_lines
 
 from nmt.analysis.pairs import (
+    PairBatch,
     derangement,
     map_pairs,
-    observe_pairs,
-    pair_batches,
     read_side_by_side,
     shuffle_targets,
 )
-from nmt.analysis.statistics import corpus_statistics
 from nmt.data.text import BadLine, read_lines
 from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import DataError, UserError
@@ -32,9 +31,9 @@ PAIRS = list(
 def test_batches_padding_and_order_change_no_number(kind: str) -> None:
     config = make_config(kind, subword="bpe")
     codec = make_codec(config)
-    model = make_model(config, codec)
-    one_by_one = corpus_statistics(model, codec, PAIRS, batch_tokens=1)
-    together = corpus_statistics(model, codec, PAIRS[::-1], batch_tokens=4000)
+    loaded = loaded_model(config, codec, make_model(config, codec))
+    one_by_one = corpus_statistics(loaded, PAIRS, batch_tokens=1)
+    together = corpus_statistics(loaded, PAIRS[::-1], batch_tokens=4000)
     assert len(together.sites) == 6
     for site, expected in one_by_one.sites.items():
         got = together.sites[site]
@@ -50,11 +49,11 @@ def test_batches_padding_and_order_change_no_number(kind: str) -> None:
 def test_attention_of_a_pair_does_not_depend_on_its_company(kind: str) -> None:
     config = make_config(kind, subword="bpe")
     codec = make_codec(config)
-    model = make_model(config, codec)
-    together = {one.pair.index: one for one in observe_pairs(model, codec, PAIRS)}
-    assert sorted(together) == list(range(len(PAIRS)))
+    loaded = loaded_model(config, codec, make_model(config, codec))
+    together = observe_pairs(loaded, PAIRS)
+    assert [one.pair.index for one in together] == list(range(len(PAIRS)))
     for index, pair in enumerate(PAIRS):
-        (alone,) = observe_pairs(model, codec, [pair])
+        (alone,) = observe_pairs(loaded, [pair])
         for site, weights in alone.weights.items():
             np.testing.assert_array_equal(weights, together[index].weights[site])
 
@@ -62,8 +61,8 @@ def test_attention_of_a_pair_does_not_depend_on_its_company(kind: str) -> None:
 def test_weights_have_the_shape_of_the_sentences() -> None:
     config = make_config("softmax")
     codec = make_codec(config)
-    model = make_model(config, codec)
-    (seen,) = observe_pairs(model, codec, [("the dog sees", "A CAT")])
+    loaded = loaded_model(config, codec, make_model(config, codec))
+    (seen,) = observe_pairs(loaded, [("the dog sees", "A CAT")])
     assert seen.weights[Site("encoder_self", 0)].shape == (4, 4, 4)
     assert seen.weights[Site("decoder_self", 1)].shape == (4, 3, 3)
     assert seen.cross().shape == (2, 4, 3, 4)
@@ -74,7 +73,16 @@ def test_weights_have_the_shape_of_the_sentences() -> None:
 def test_inputs_are_the_outputs_one_step_later() -> None:
     config = make_config()
     codec = make_codec(config)
-    (batch,) = pair_batches(codec, [("the dog", "A CAT"), ("the", "THE OLD MAN")], device="cpu")
+    loaded = loaded_model(config, codec, make_model(config, codec))
+    batches: list[PairBatch] = []
+
+    def keep(batch: PairBatch) -> list[None]:
+        batches.append(batch)
+        return [None] * len(batch.pairs)
+
+    pairs = [("the dog", "A CAT"), ("the", "THE OLD MAN")]
+    assert list(map_pairs(loaded, pairs, keep, lambda _problem: None)) == [None, None]
+    (batch,) = batches
     for row, pair in enumerate(batch.pairs):
         length = len(pair.target.ids)
         assert batch.target_output[row, :length].tolist() == pair.target.ids
@@ -89,11 +97,10 @@ def test_results_come_in_order_with_a_reason_where_there_is_none() -> None:
     bad = BadLine("invalid UTF-8", 3, 7)
     pairs = [("the dog sees a cat", "A"), ("the", "A"), ("a", bad), ("the " * 9, "A"), ("", "")]
     results = map_pairs(
-        codec,
+        loaded_model(config, codec, make_model(config, codec)),
         pairs,
         lambda batch: [" ".join(pair.source.words) for pair in batch.pairs],
         lambda reason: f"<{reason}>",
-        device="cpu",
         batch_tokens=16,
         max_length=8,
         window=2,

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from encoded_corpora import write_corpus
+from support.attention import corpus_statistics, loaded_model
 from translation_models import make_codec, make_config, make_model, random_lines
 
 from nmt.analysis.measures import TEMPERATURES
 from nmt.analysis.pairs import shuffle_targets
-from nmt.analysis.statistics import attention_summary, corpus_statistics
+from nmt.analysis.statistics import attention_summary
 from nmt.config.config import SublayerAttentionConfig
 from nmt.model.observe import Site
 
@@ -31,7 +32,7 @@ def test_training_sees_what_a_report_sees(tmp_path: Path) -> None:
         [codec.target.encode(target) for _, target in PAIRS],
     )
     summary = attention_summary(model, corpus, count=17)
-    report = corpus_statistics(model, codec, PAIRS[:17]).summary()
+    report = corpus_statistics(loaded_model(config, codec, model), PAIRS[:17]).summary()
     assert set(summary) == {"encoder_self", "decoder_self", "cross"}
     for name, layers in summary.items():
         for layer, values in layers.items():
@@ -61,7 +62,8 @@ def test_learned_alphas_are_in_the_summary(tmp_path: Path) -> None:
 def test_the_report_is_plain_json_with_a_number_for_each_temperature() -> None:
     config = make_config("rela-g")
     codec = make_codec(config)
-    summary = corpus_statistics(make_model(config, codec), codec, PAIRS).summary()
+    loaded = loaded_model(config, codec, make_model(config, codec))
+    summary = corpus_statistics(loaded, PAIRS).summary()
     assert json.loads(json.dumps(summary)) == summary
     row = summary["cross"]["layer_0"]
     assert list(row["diversity"]) == [str(temperature) for temperature in TEMPERATURES]
@@ -76,9 +78,9 @@ def test_the_report_is_plain_json_with_a_number_for_each_temperature() -> None:
 def test_softmax_is_dense_and_its_encoder_does_not_see_the_shuffled_targets() -> None:
     config = make_config("softmax")
     codec = make_codec(config)
-    model = make_model(config, codec)
-    plain = corpus_statistics(model, codec, PAIRS).summary()
-    shuffled = corpus_statistics(model, codec, shuffle_targets(PAIRS, seed=1)).summary()
+    loaded = loaded_model(config, codec, make_model(config, codec))
+    plain = corpus_statistics(loaded, PAIRS).summary()
+    shuffled = corpus_statistics(loaded, shuffle_targets(PAIRS, seed=1)).summary()
     for layers in plain.values():
         for row in layers.values():
             assert row["sparsity"] == row["null_rate"] == 0.0

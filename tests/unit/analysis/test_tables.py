@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from nmt.analysis.results import TYPES, Analysis, ModelResult, mean_density
-from nmt.analysis.tables import Table, all_tables, in_text, markdown, markdown_rows
+from nmt.analysis.tables import all_tables, markdown
+from nmt.tables import Table
 
 
 def layer(sparsity: float, **more: Any) -> dict[str, Any]:
@@ -97,14 +98,14 @@ def test_error_rates_say_where_heads_were_chosen() -> None:
     whole = dataclasses.replace(analysis(rated), gold="gold")
     table = find(all_tables(whole), "Alignment error rate (Table 5)")
     assert table.rows == [["a|b <c>", "50.00", "25.00", "12.50", "25.00"]]
-    assert "chosen on the pairs they are scored on" in table.note
+    assert "chosen on the pairs that they are scored on" in table.note
     table = find(all_tables(dataclasses.replace(whole, development=3)), "Alignment error rate (T")
     assert "first 3 pairs" in table.note
 
 
 def test_the_paper_is_quoted_apart_and_with_a_warning() -> None:
     quoted = find(all_tables(analysis(softmax())), "Head diversity in the paper")
-    assert "for orientation only" in quoted.note
+    assert "compare the order of the kinds, not the values" in quoted.note
     assert ["1.5-entmax", "–", "0.84", "0.39", "0.52"] in quoted.rows
 
 
@@ -126,9 +127,10 @@ def test_mean_density_counts_weights_a_query() -> None:
 
 
 def test_markdown_shows_names_as_they_are() -> None:
-    table = Table("Title", "note", ["model", "x"], [["a|b <c>\n", "1"]])
-    assert markdown_rows(table) == ["| model | x |", "| --- | ---: |", r"| a\|b \<c\>  | 1 |"]
-    text = markdown(analysis(rela()), [table])
+    table = Table(["model", "x"], [["a|b <c>\n", "1"]], title="Title", note="note")
+    text = markdown(dataclasses.replace(analysis(rela()), source="_a_*"), [table])
     assert text.startswith("# ")
-    assert "7 sentence pairs of test.en and test.de." in text
-    assert in_text("_a_*") == r"\_a\_\*"
+    assert r"7 sentence pairs of \_a\_\* and test.de." in text
+    assert text.endswith(
+        "## Title\n\nnote.\n\n| model | x |\n| --- | ---: |\n| a\\|b \\<c\\>  | 1 |\n"
+    )

@@ -1,0 +1,109 @@
+"""Arguments of the commands that read sentence pairs with a model: nmt-align, -filter, -analyze."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nmt.cli.arguments import add_device, batch_tokens, choose_device, length, positive
+from nmt.errors import UserError
+
+if TYPE_CHECKING:
+    from nmt.analysis.gold import Gold
+    from nmt.checkpoint.model_directory import LoadedModel
+
+MODEL = "a model directory, or a run directory: its average, else its best model, else its newest "
+MODEL += "checkpoint"
+
+
+def add_reading(group: argparse._ArgumentGroup, *, too_long: str) -> None:
+    """How pairs are read; `too_long` says what happens to pairs that are too long."""
+    group.add_argument(
+        "--max-length",
+        type=length,
+        default=512,
+        metavar="N",
+        help=f"pairs with more than N subwords on a side {too_long} (default: 512)",
+    )
+    group.add_argument(
+        "--batch-tokens",
+        type=batch_tokens,
+        default=2048,
+        metavar="N",
+        help="tokens in a batch, padding included; changes no result (default: 2048)",
+    )
+    add_device(group)
+
+
+def add_gold(parser: argparse.ArgumentParser) -> None:
+    """The gold alignments to compare with."""
+    group = parser.add_argument_group("gold alignments")
+    group.add_argument(
+        "--gold",
+        type=Path,
+        metavar="FILE",
+        help="gold links with one line per pair, `i-j` for a sure and `ipj` for a possible link; "
+        "every head is compared with them",
+    )
+    group.add_argument(
+        "--gold-possible", type=Path, metavar="FILE", help="more links, all of them possible"
+    )
+    group.add_argument(
+        "--gold-order",
+        choices=("source-target", "target-source"),
+        default="source-target",
+        help="the side that a link names first (default: source-target)",
+    )
+    group.add_argument(
+        "--gold-index",
+        type=int,
+        choices=(0, 1),
+        default=0,
+        help="the index of the first word of a sentence (default: 0)",
+    )
+    group.add_argument(
+        "--development",
+        type=positive,
+        metavar="N",
+        help="choose heads on the first N pairs and report error rates on the others (default: "
+        "choose and report on all pairs, which makes the rates of chosen heads too low)",
+    )
+
+
+def check_needs(arguments: argparse.Namespace, *needs: tuple[str, str]) -> None:
+    """Reject the first option of a pair if the second one was not given."""
+    for name, other in (*needs, ("gold_possible", "gold"), ("development", "gold")):
+        if getattr(arguments, name) is not None and getattr(arguments, other) is None:
+            raise UserError(
+                f"--{name.replace('_', '-')}: expected --{other.replace('_', '-')} with it"
+            )
+
+
+def read_gold(arguments: argparse.Namespace, *, max_pairs: int | None = None) -> "Gold | None":
+    """The gold links of the first `max_pairs` pairs, if --gold was given."""
+    if arguments.gold is None:
+        return None
+    from nmt.analysis import gold
+
+    links = gold.read_gold(
+        arguments.gold,
+        arguments.gold_possible,
+        order=arguments.gold_order,
+        first=arguments.gold_index,
+    )[:max_pairs]
+    development = arguments.development or 0
+    if development >= len(links) > 0:
+        raise UserError(
+            f"--development: expected fewer than the {len(links)} pairs of {arguments.gold}, got "
+            f"{development}: some pairs must be left to report on"
+        )
+    return gold.Gold(links, arguments.gold, arguments.gold_index, development)
+
+
+def open_model(path: Path, device: str) -> "LoadedModel":
+    """The model of a model or run directory, on the device that --device names."""
+    from nmt.checkpoint.model_directory import ModelDirectory, find_model
+
+    chosen = choose_device(device)
+    loaded = ModelDirectory.load(find_model(path))
+    loaded.model.to(chosen)
+    return loaded
