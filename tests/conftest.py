@@ -1,12 +1,16 @@
 """Settings for the whole suite: one thread, fixed random numbers, and quick property tests."""
 
 import os
+import signal
 import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# `nohup pytest &` begins with SIGINT ignored, which the commands under test would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "ci", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -110,7 +110,8 @@ class CheckpointStore:
         try:
             verify(self.path(step))
         except (IntegrityError, NoCheckpointError) as error:
-            logger.warning("checkpoint of step %d is not used: %s", step, error)
+            if self.path(step).is_dir():  # and not deleted by a run in progress meanwhile
+                logger.warning("checkpoint of step %d is not used: %s", step, error)
             return error
         return None
 
@@ -128,15 +129,25 @@ class CheckpointStore:
             )
         return None if newest is None else self.path(newest)
 
-    def prune(self, *, keep_last: int, keep: Collection[int] = ()) -> list[int]:
+    def prune(
+        self, *, keep_last: int, keep: Collection[int] = (), passing: Collection[int] = ()
+    ) -> list[int]:
         """Delete what is older than the `keep_last` newest good ones; return the steps deleted.
 
-        Steps in `keep` stay. Damaged checkpoints do not count, and two good ones always stay.
+        Steps in `keep` stay. Steps in `passing` do not count and go, but for the newest of all.
+        Damaged checkpoints do not count either, and two good ones always stay.
         """
-        kept = list(itertools.islice(self.good_steps(), max(keep_last, LEAST_KEPT)))
+        newest = next(self.good_steps(), None)
+        regular = (step for step in self.good_steps() if step not in passing or step == newest)
+        kept = list(itertools.islice(regular, max(keep_last, LEAST_KEPT)))
+        if len(kept) < LEAST_KEPT:
+            kept = list(itertools.islice(self.good_steps(), LEAST_KEPT))
         if len(kept) < LEAST_KEPT:
             return []
-        deleted = [step for step in self.steps() if step < kept[-1] and step not in keep]
+        gone = {step for step in passing if step < kept[0]} - set(kept)
+        deleted = [
+            step for step in self.steps() if (step < kept[-1] or step in gone) and step not in keep
+        ]
         for step in deleted:
             self.remove(step)
         return deleted

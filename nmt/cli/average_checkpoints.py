@@ -15,6 +15,8 @@ from nmt.storage.manifest import MANIFEST, SealedDirectory
 
 logger = logging.getLogger("nmt.cli.average_checkpoints")
 
+ATTEMPTS = 10  # to find checkpoints of a run in progress that stay long enough
+
 
 def build_parser() -> console.Parser:
     """The arguments of the command."""
@@ -55,15 +57,31 @@ def build_parser() -> console.Parser:
 def average(arguments: argparse.Namespace) -> None:
     """Choose, check, average, write."""
     paths, output = choose(arguments)
-    check_output(output, paths)
+    for _ in range(ATTEMPTS):
+        check_output(output, paths)
+        try:
+            write_average(paths, output)
+            break
+        except (IntegrityError, NoCheckpointError):
+            # A run in progress deletes its oldest checkpoint whenever it saves a new one.
+            if arguments.run is None or all(path.is_dir() for path in paths):
+                raise
+        logger.info("%s: a checkpoint was deleted by the run; choosing again", arguments.run)
+        paths, output = choose(arguments)
+    else:
+        raise UserError(f"{arguments.run}: saves too fast to be averaged; use fewer with --last")
+    names = ", ".join(path.name for path in paths)
+    logger.info("%s: the average of %d (%s)", output, len(paths), names)
+
+
+def write_average(paths: Sequence[Path], output: Path) -> None:
+    """Average and write; nothing is changed in the place of the output before all is there."""
     from nmt.checkpoint.average import average_checkpoints
     from nmt.storage.directories import recover, replace_directory
 
     files = average_checkpoints(paths)
     recover(output.parent, name=output.name, exclusive=False)
     replace_directory(output, files)
-    names = ", ".join(path.name for path in paths)
-    logger.info("%s: the average of %d (%s)", output, len(paths), names)
 
 
 def choose(arguments: argparse.Namespace) -> tuple[list[Path], Path]:
@@ -87,9 +105,16 @@ def choose(arguments: argparse.Namespace) -> tuple[list[Path], Path]:
 
 
 def last_of_run(run: Path, count: int) -> list[Path]:
-    """The newest `count` good checkpoints of a run, or as many as there are."""
+    """The newest `count` good checkpoints of a run that were saved on schedule or at its end.
+
+    Those saved because of a signal are left out, so that interruptions do not change the average;
+    where there are no others, the newest one is taken.
+    """
+    from nmt.checkpoint.cadence import regular_steps
+
     store = CheckpointStore(run)
-    steps = list(itertools.islice(store.good_steps(), count))
+    steps = list(itertools.islice(regular_steps(store), count))
+    steps = steps or list(itertools.islice(store.good_steps(), 1))
     if not steps:
         raise NoCheckpointError(f"{store.directory}: expected checkpoints, found no good one")
     if len(steps) < count:

@@ -1,12 +1,16 @@
 """nmt-train: train a model from a config; run again, it resumes."""
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli import console
+from nmt.training.signals import StopRequest, StopSignal
+
+logger = logging.getLogger("nmt.cli.train")
 
 
 def build_parser() -> console.SettingsParser:
@@ -22,9 +26,10 @@ def build_parser() -> console.SettingsParser:
         "  torchrun --nproc-per-node=8 -m nmt.cli.train --config my.yaml\n\n"
         "Ctrl-C and SIGTERM save the current update and stop (exit 130, 143); SIGUSR1 does the\n"
         "same and exits 0, for schedulers that queue the job again. Other exit codes: 2 bad input\n"
-        "or config, 3 no usable checkpoint, 4 storage, 5 run directory in use, 6 diverged,\n"
-        "7 damaged data. torchrun turns all of them into 1; result.json in the run directory\n"
-        "tells how it ended.",
+        "or config, 3 no usable checkpoint, 4 storage (after three failed writes of a file in a\n"
+        "row, or when the last one failed), 5 run directory in use, 6 diverged, 7 damaged data.\n"
+        "torchrun turns all of them into 1; result.json in the run directory tells how it ended:\n"
+        "finished, stopped, diverged or failed.",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML file")
     parser.add_argument(
@@ -43,6 +48,16 @@ def build_parser() -> console.SettingsParser:
 
 def train(arguments: argparse.Namespace) -> int:
     """Run the command."""
+    with StopRequest() as stop:
+        try:
+            return run(arguments, stop)
+        except StopSignal as signal:
+            logger.info("stopped by %s before the first update; run again to go on", signal)
+            return signal.exit_code
+
+
+def run(arguments: argparse.Namespace, stop: StopRequest) -> int:
+    """Load the config, and train. Signals count from here on, while torch is imported, too."""
     from nmt.config.loading import dump_config, load_config
 
     config = load_config(arguments.config, arguments.overrides)
@@ -53,9 +68,10 @@ def train(arguments: argparse.Namespace) -> int:
         from nmt.storage.lock import check_free
 
         check_free(config.run_dir)  # before torch is imported, which takes seconds
-    from nmt.training.run import train as run
+    from nmt.analysis.inspection import inspect_attention
+    from nmt.training.run import train
 
-    return run(config)
+    return train(config, stop, inspect=inspect_attention)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from nmt.config.config import Config
 from nmt.config.loading import load_config
 from nmt.data.text import LineWriter, read_text
 from nmt.data.tokenizer import make_tokenizer
-from nmt.errors import ConfigError
+from nmt.errors import ConfigError, StorageError
 from nmt.recipes.corpus import Layout, build_corpus, free_gigabytes
 from nmt.recipes.estimates import preparation_estimate, training_estimate
 from nmt.recipes.recipe import Recipe
@@ -116,7 +116,7 @@ def train(run: Run) -> None:
     if (status := training_status(run)) != "finished":
         # After SIGUSR1, for schedulers that queue the job again: the command ended well.
         logger.warning("training is not at its end (%s)", status)
-        raise FailedError(0)
+        raise FailedError(0 if status == "stopped" else StorageError.exit_code)
 
 
 def average(run: Run) -> None:

@@ -15,10 +15,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nmt.config.config import TrainConfig
-from nmt.errors import ConfigError
+from nmt.errors import ConfigError, UserError
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_TO_LEAVE = 5.0  # that a process has to end by itself after one beside it has died
+
+
+class ProcessLostError(UserError):
+    """Another process of the run has ended or does not answer."""
+
+    exit_code = 1  # of torchrun, too
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,21 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", local_rank)
+
+
+@contextmanager
+def lost_processes() -> Iterator[None]:
+    """Turn the error of a collective whose other side is gone into one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        reason = str(error).strip().split("\n", maxsplit=1)[0]
+        raise ProcessLostError(
+            f"another process of this run has ended or does not answer ({reason}); run again to go "
+            "on from the last checkpoint"
+        ) from error
 
 
 @contextmanager

@@ -3,49 +3,64 @@
 import json
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from nmt.errors import UserError
+from nmt.training.event_file import event_path, events, first_events
+from nmt.training.failures import WriteFailures
 
-logger = logging.getLogger(__name__)
+METRICS = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+LOG = "train.log"
+
+Record = dict[str, Any]
 
 
 class RunLog:
     """Appends to the three records; a resumed run first forgets what came after its checkpoint.
 
     So metrics.jsonl of a run that was killed ten times is that of one that never was, but for the
-    fields that tell the time.
+    fields that tell the time. The tensorboard file is written anew from metrics.jsonl at each
+    start, so there is one, without what was forgotten.
     """
 
-    def __init__(self, run_dir: Path, *, update: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        run_dir.mkdir(parents=True, exist_ok=True)
-        self.path = run_dir / "metrics.jsonl"
-        forget_after(self.path, update)
-        self.metrics = self.path.open("a", encoding="utf-8")
-        self.board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=update + 1)
-        self.handler = logging.FileHandler(run_dir / "train.log", encoding="utf-8")
-        self.handler.setFormatter(
-            logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
-        )
+    def __init__(self, run_dir: Path, *, update: int, failures: WriteFailures) -> None:
+        self.failures = failures
+        self.metrics = AppendedFile(run_dir / METRICS)
+        self.handler = LogFile(AppendedFile(run_dir / LOG), failures)
+        failures.attempt(self.metrics.path, lambda: forget_after(self.metrics.path, update))
+        self.board = AppendedFile(event_path(run_dir / TENSORBOARD))
+        if failures.attempt(self.board.path, self.begin_board):
+            self.remove_other_boards()
         logging.getLogger("nmt").addHandler(self.handler)
 
-    def write(self, event: str, update: int, values: dict[str, Any]) -> None:
+    def begin_board(self) -> None:
+        """Write all records so far to the new tensorboard file."""
+        self.board.append(first_events() + events(read_records(self.metrics.path)))
+
+    def remove_other_boards(self) -> None:
+        """Delete the tensorboard files of earlier starts: the new one holds all that they held."""
+        for path in self.board.path.parent.glob("events.out.tfevents.*"):
+            if path != self.board.path:
+                with suppress(OSError):
+                    path.unlink()
+
+    def write(self, event: str, update: int, values: Record) -> None:
         """One record; numbers also go to tensorboard as `event/name`."""
-        record = {"event": event, "update": update, **values}
-        self.metrics.write(json.dumps(record, ensure_ascii=False) + "\n")
-        self.metrics.flush()
-        for name, value in flatten(values):
-            if isinstance(value, int | float):
-                self.board.add_scalar(f"{event}/{name}", value, update)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        record = {"event": event, "update": update, "time": now, **values}
+        line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        self.failures.attempt(self.metrics.path, lambda: self.metrics.append(line))
+        self.failures.attempt(self.board.path, lambda: self.board.append(events([record])))
 
     def sync(self) -> None:
-        """Before a checkpoint: what it builds on must be on disk."""
-        os.fsync(self.metrics.fileno())
-        self.board.flush()
+        """Before a checkpoint: the records that it builds on must be on disk."""
+        self.failures.attempt(self.metrics.path, self.metrics.sync)
 
     def __enter__(self) -> Self:
         return self
@@ -60,34 +75,102 @@ class RunLog:
             last = logging.LogRecord(__name__, logging.ERROR, __file__, 0, str(error), None, None)
             self.handler.handle(last)
         logging.getLogger("nmt").removeHandler(self.handler)
-        self.handler.close()
-        self.metrics.close()
-        self.board.close()
+        for file in (self.handler.file, self.metrics, self.board):
+            file.close()
 
 
-def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested dictionaries as (a/b/c, value) pairs."""
-    rows: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        if isinstance(value, dict):
-            rows += flatten(value, f"{prefix}{name}/")
-        else:
-            rows.append((prefix + name, value))
-    return rows
+class AppendedFile:
+    """A file that grows at its end. No record is there in part, whatever the disk refuses.
+
+    What could not be written is kept, and written together with the next record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.descriptor = -1
+        self.waiting = b""
+
+    def append(self, data: bytes) -> None:
+        """Write all that waits, and `data`; after an OSError the file is as it was before."""
+        self.waiting += data
+        if self.descriptor < 0:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self.descriptor = os.open(self.path, flags, 0o666)
+        end = os.fstat(self.descriptor).st_size
+        rest = self.waiting
+        try:
+            while rest:
+                rest = rest[os.write(self.descriptor, rest) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self.descriptor, end)
+            raise
+        self.waiting = b""
+
+    def sync(self) -> None:
+        """Write what waits, and bring all of it to the disk."""
+        self.append(b"")
+        os.fsync(self.descriptor)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class LogFile(logging.Handler):
+    """Writes log lines to train.log."""
+
+    def __init__(self, file: AppendedFile, failures: WriteFailures) -> None:
+        super().__init__()
+        self.file = file
+        self.failures = failures
+        self.setFormatter(
+            logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = (self.format(record) + "\n").encode(errors="backslashreplace")
+        self.failures.attempt(self.file.path, lambda: self.file.append(line))
+
+
+def parse_record(line: bytes) -> Record | None:
+    """The record of a line, None for a line that is not whole.
+
+    Records with a `time` count epochs from 1. Those of versions that wrote no time counted them
+    from 0, and are given back in the present form.
+    """
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(record, dict):
+        return None
+    if "time" not in record and "epoch" in record:
+        record["epoch"] += 1
+    return record
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """All whole records of a metrics.jsonl; none if there is no such file."""
+    if path.exists():
+        for line in path.read_bytes().split(b"\n"):
+            record = parse_record(line)
+            if record is not None:
+                yield record
 
 
 def forget_after(path: Path, update: int) -> None:
-    """Drop the records of later updates, and a last line that a kill cut short."""
+    """Cut the records of later updates off, and a last line that a kill left in part."""
     if not path.exists():
         return
-    kept = []
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("update", 0) <= update:
-            kept.append(line + b"\n")
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(b"".join(kept))
-    os.replace(temporary, path)
+    end = position = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        position += len(line)
+        record = parse_record(line)
+        if line.endswith(b"\n") and record is not None and record.get("update", 0) <= update:
+            end = position
+    if end < position:
+        os.truncate(path, end)

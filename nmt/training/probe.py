@@ -9,7 +9,7 @@ from nmt.data.batching import Batch, plan_epoch
 from nmt.data.corpus import EncodedCorpus
 from nmt.errors import ConfigError
 from nmt.training.loss import TranslationLoss
-from nmt.training.update import Updater, loss_inputs
+from nmt.training.update import Updater, is_out_of_memory, loss_inputs
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +50,8 @@ def fits(updater: Updater, batch: Batch) -> bool:
         with updater.autocast():
             value, _ = loss(*loss_inputs(batch, updater.device))
         torch.autograd.grad(value, [p for p in loss.parameters() if p.requires_grad])
-    except (torch.OutOfMemoryError, MemoryError):
-        return False
-    except RuntimeError as error:
-        if "not enough memory" in str(error) or "can't allocate" in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
             return False
         raise
     finally:

@@ -3,6 +3,7 @@
 import logging
 import os
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,24 +19,34 @@ from nmt.data.prepare import (
     settings_that_matter,
 )
 from nmt.data.prepared_directory import describe_inputs
-from nmt.errors import ConfigError, DivergedError
+from nmt.errors import ConfigError, DivergedError, IntegrityError, StorageError
 from nmt.model.summary import summarize
 from nmt.model.transformer import Transformer
-from nmt.training.distributed import Processes, processes
+from nmt.storage.files import replace_file
+from nmt.training.distributed import Processes, lost_processes, processes
 from nmt.training.loss import TranslationLoss
 from nmt.training.probe import probe
+from nmt.training.result import (
+    RESULT,
+    failures_recorded,
+    read_result,
+    write_end,
+    write_result,
+)
 from nmt.training.resume import check_resumable
-from nmt.training.signals import StopRequest
+from nmt.training.saving import reconcile_best
+from nmt.training.signals import StopRequest, StopSignal
 from nmt.training.snapshot import SavedRun, read_saved_run, restore
 from nmt.training.state import TrainingState
-from nmt.training.trainer import Trainer, read_result, write_result
+from nmt.training.trainer import Trainer
 from nmt.training.update import Updater
+from nmt.training.validation import Inspection
 
 logger = logging.getLogger(__name__)
 
 
-def train(config: Config) -> int:
-    """Train, or go on training; the exit code."""
+def train(config: Config, stop: StopRequest, *, inspect: Inspection) -> int:
+    """Train, or go on training; the exit code. `inspect` looks at the model at each validation."""
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     with processes(config.train) as team:
@@ -48,8 +59,18 @@ def train(config: Config) -> int:
             saved = find_saved_run(store, team)
             if saved is not None:
                 check_resumable(saved.config, config, directory=str(config.run_dir))
-            prepared = prepared_data(config, saved, team)
-            return run(config, team, prepared, store=store, saved=saved)
+            try:
+                prepared = prepared_data(config, saved, team)
+                trainer = build_trainer(
+                    config, team, prepared, store=store, saved=saved, inspect=inspect
+                )
+            except StopSignal:
+                if team.is_main and read_result(config.run_dir).get("status") == "running":
+                    state = TrainingState() if saved is None else saved.state
+                    write_end(config.run_dir, state, status="stopped")
+                raise
+            stop.defer()
+            return run(trainer, team, stop)
 
 
 def find_saved_run(store: CheckpointStore, team: Processes) -> SavedRun | None:
@@ -81,15 +102,16 @@ def prepared_data(config: Config, saved: SavedRun | None, team: Processes) -> Pr
     return prepared
 
 
-def run(
+def build_trainer(
     config: Config,
     team: Processes,
     prepared: Prepared,
     *,
     store: CheckpointStore,
     saved: SavedRun | None,
-) -> int:
-    """Build the model, restore it if the run has begun, and train."""
+    inspect: Inspection,
+) -> Trainer:
+    """Build the model, and restore it if the run has begun; else see whether it can."""
     state = TrainingState() if saved is None else saved.state
     torch.manual_seed(config.seed)
     model = Transformer(
@@ -102,38 +124,58 @@ def run(
     updater = Updater(loss, config, team, idle_batch=first)
     if saved is not None:
         restore(updater, saved)
-    trainer = Trainer(config, team, prepared, store=store, updater=updater, state=state)
-    if trainer.finished():
-        trainer.watch.conclude()
-        logger.info("%s is finished (update %d); nothing to do", config.run_dir, state.update)
-        return 0
+        if team.is_main:
+            reconcile_best(state, store)
+        state.best_score, state.best_update = team.gather([state.best_score, state.best_update])[0]
+    trainer = Trainer(
+        config, team, prepared, store=store, updater=updater, state=state, inspect=inspect
+    )
     if saved is None:
         logger.info("%s", summarize(model))
         probe(updater, config, train=prepared.train, validation=trainer.validator.batches())
-    else:
-        logger.info("going on from update %d", state.update)
-    if team.is_main:
-        write_config(config)
-        tell_former_end(config.run_dir)
-        write_result(config.run_dir, {"status": "running"})
+    return trainer
+
+
+def run(trainer: Trainer, team: Processes, stop: StopRequest) -> int:
+    """Train to the end, which result.json tells; the exit code."""
+    config, state = trainer.config, trainer.state
     try:
-        with StopRequest() as stop:
-            code = trainer.run(stop)
-    except DivergedError as error:
-        if team.is_main:
-            write_result(
-                config.run_dir,
-                {"status": "diverged", "update": state.update, "reason": str(error)},
-            )
+        with failures_recorded(config.run_dir, state) if team.is_main else nullcontext():
+            if team.is_main:
+                trainer.saver.prune()  # what a kill between a save and its pruning left
+            if trainer.finished():
+                trainer.watch.conclude()
+                logger.info(
+                    "%s is finished (update %d); nothing to do", config.run_dir, state.update
+                )
+                code = 0
+            else:
+                if team.is_main:
+                    announce(trainer)
+                with lost_processes():
+                    code = trainer.run(stop)
+            if team.is_main:
+                status = "finished" if trainer.finished() else "stopped"
+                write_end(config.run_dir, state, status=status)
+    except (DivergedError, StorageError, IntegrityError) as error:
         team.maximum(0)  # torchrun ends everybody with the first to go: wait until it is written
         if team.is_main:
             raise
         return error.exit_code  # one of us tells what all have seen
-    if team.is_main:
-        status = "finished" if trainer.finished() else "stopped"
-        result = {"status": status, "update": state.update, "best_update": state.best_update}
-        write_result(config.run_dir, {**result, "best_score": state.best_score})
     return code
+
+
+def announce(trainer: Trainer) -> None:
+    """Say where the run begins, and write that it is running."""
+    config, update = trainer.config, trainer.state.update
+    if update:
+        logger.info("going on from update %d", update)
+    tell_former_end(config.run_dir)
+    for name, write in (
+        ("config.yaml", partial(write_config, config)),
+        (RESULT, partial(write_result, config.run_dir, {"status": "running"})),
+    ):
+        trainer.failures.attempt(config.run_dir / name, write)
 
 
 def tell_former_end(run_dir: Path) -> None:
@@ -145,7 +187,4 @@ def tell_former_end(run_dir: Path) -> None:
 
 def write_config(config: Config) -> None:
     """The effective config beside the run, replaced whole."""
-    config.run_dir.mkdir(parents=True, exist_ok=True)
-    temporary = config.run_dir / ".config.yaml.tmp"
-    temporary.write_text(dump_config(config), encoding="utf-8")
-    os.replace(temporary, config.run_dir / "config.yaml")
+    replace_file(config.run_dir / "config.yaml", dump_config(config).encode())

@@ -1,4 +1,4 @@
-"""Signals that ask a run to save and stop: SIGTERM, SIGINT, SIGUSR1."""
+"""Signals that ask a run to save and stop: SIGTERM, SIGINT, SIGUSR1 (without importing torch)."""
 
 import os
 import signal
@@ -9,14 +9,33 @@ from typing import Self
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 0}
 
 
+class StopSignal(BaseException):
+    """A signal that arrived before the training loop: there is nothing to save."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = EXIT_CODES[signal.Signals(number)]
+
+
 class StopRequest:
-    """A context in which the first signal is remembered and a second Ctrl-C ends at once."""
+    """A context in which signals stop the run in an orderly way.
+
+    Until `defer` is called a signal raises StopSignal at once. After it the first signal is
+    remembered in `signal`, for the loop to look at after each update. A second Ctrl-C ends the
+    process at once in both cases. A SIGINT that the parent process ignores (`nohup ... &`) stays
+    ignored.
+    """
 
     def __init__(self) -> None:
         self.signal: int = 0
+        self.deferred = False
 
     def __enter__(self) -> Self:
-        self.previous = {number: signal.signal(number, self.receive) for number in EXIT_CODES}
+        self.previous = {
+            number: signal.signal(number, self.receive)
+            for number in EXIT_CODES
+            if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN
+        }
         return self
 
     def __exit__(
@@ -28,8 +47,14 @@ class StopRequest:
         for number, handler in self.previous.items():
             signal.signal(number, handler)
 
+    def defer(self) -> None:
+        """From now on the training loop looks at `signal` by itself."""
+        self.deferred = True
+
     def receive(self, number: int, _frame: FrameType | None) -> None:
-        """The handler: what is being written stays under its temporary name if we leave now."""
+        """The handler. A file that is being written keeps its temporary name if we leave now."""
         if self.signal and number == signal.SIGINT:
             os._exit(EXIT_CODES[signal.SIGINT])
-        self.signal = number
+        self.signal = self.signal or number
+        if not self.deferred:
+            raise StopSignal(number)

@@ -4,10 +4,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from nmt.checkpoint.model_directory import model_files
+from nmt.checkpoint.cadence import CAUSE, Cause
+from nmt.checkpoint.model_directory import MODEL, STATE, model_files
 from nmt.checkpoint.optimizer import flatten_optimizer, restore_optimizer
 from nmt.config.config import Config
 from nmt.config.loading import parse_config
@@ -21,12 +23,10 @@ from nmt.training.update import Updater
 
 logger = logging.getLogger(__name__)
 
-MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 # With an average of the weights (train.ema), MODEL holds that average, which is what one wants to
 # translate with, and this file the weights that training goes on from.
 UNAVERAGED = "unaveraged.safetensors"
-STATE = "state.json"
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,12 @@ class SavedRun:
 
 
 def whole_checkpoint(
-    updater: Updater, state: TrainingState, prepared: Prepared
+    updater: Updater, state: TrainingState, prepared: Prepared, *, cause: Cause
 ) -> Mapping[str, Writer]:
     """All files of a checkpoint, by name."""
     loss = updater.loss
     files = dict(model_checkpoint(updater, state, prepared))
+    files[STATE] = json_writer({**facts(state, prepared), CAUSE: cause})
     files[OPTIMIZER] = tensors_writer(
         flatten_optimizer(updater.optimizer, loss.model.named_parameters())
     )
@@ -55,14 +56,23 @@ def whole_checkpoint(
 
 
 def model_checkpoint(
-    updater: Updater, state: TrainingState, prepared: Prepared
+    updater: Updater, state: TrainingState, prepared: Prepared, *, copied: bool = False
 ) -> Mapping[str, Writer]:
-    """The files of a model to translate with: no optimizer."""
+    """The files of a model to translate with: no optimizer.
+
+    The weights are read when they are written, unless they are `copied`.
+    """
     with updater.averaged():
         weights = updater.loss.model.state_dict()
-        if updater.average is not None:
+        if copied or updater.average is not None:
             weights = {name: value.clone() for name, value in weights.items()}
-    facts = {
+    files = model_files(updater.config, prepared.codec, weights)
+    return {**files, STATE: json_writer(facts(state, prepared))}
+
+
+def facts(state: TrainingState, prepared: Prepared) -> dict[str, Any]:
+    """What state.json says."""
+    return {
         "step": state.update,
         "training": state.to_dict(),
         "alignment_head": state.alignment_head,
@@ -70,7 +80,6 @@ def model_checkpoint(
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
-    return {**model_files(updater.config, prepared.codec, weights), STATE: json_writer(facts)}
 
 
 def read_saved_run(path: Path) -> SavedRun:

@@ -14,6 +14,7 @@ from nmt.errors import IntegrityError
 
 # What is summed over updates: for the next log line, and for the next look for divergence.
 SUMS = ("updates", "tokens", "loss", "likelihood", "gradient_norm")
+NEEDED = {"update", "epoch", "position"}  # in state.json of every version
 
 
 @dataclass
@@ -42,11 +43,20 @@ class TrainingState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainingState":
-        """The state that `to_dict` described."""
-        names = {item.name for item in dataclasses.fields(cls)}
-        if set(values) != names:
-            difference = ", ".join(sorted(names ^ set(values)))
-            raise IntegrityError(f"state.json does not fit this version: {difference}")
+        """The state that `to_dict` described, of this version or an earlier one.
+
+        A field that is missing takes its default above, so a field that is added later needs a
+        default with which older runs go on as they did. A field that is unknown was written by a
+        later version, which may mean something by it: that is an error.
+        """
+        known = {item.name for item in dataclasses.fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise IntegrityError(
+                f"state.json was written by a later version of nmt: it has {', '.join(unknown)}, "
+                "which this version does not know; go on with the version that wrote it"
+            )
+        if missing := sorted(NEEDED - set(values)):
+            raise IntegrityError(f"state.json is not the state of a run: no {', '.join(missing)}")
         return cls(**values)
 
 

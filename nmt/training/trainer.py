@@ -1,36 +1,37 @@
 """The training loop: one plain loop that reads from top to bottom."""
 
-import json
 import logging
+import math
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from nmt.checkpoint.cadence import Cause
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config
 from nmt.data.batching import BatchStream, StreamState
 from nmt.data.prepare import Prepared
-from nmt.errors import DivergedError, StorageError
+from nmt.errors import DivergedError, IntegrityError, StorageError
 from nmt.progress import progress_bar
 from nmt.training.distributed import Processes
 from nmt.training.divergence import WINDOW, Watch, loss_bounds
+from nmt.training.failures import WriteFailures
 from nmt.training.metrics import RunLog
+from nmt.training.saving import Saver
 from nmt.training.schedule import learning_rate
 from nmt.training.signals import EXIT_CODES, StopRequest
-from nmt.training.snapshot import model_checkpoint, whole_checkpoint
 from nmt.training.state import SUMS, TrainingState
 from nmt.training.update import Updater
-from nmt.training.validation import HIGHER_IS_BETTER, Validator
+from nmt.training.validation import HIGHER_IS_BETTER, Inspection, Validator
 
 logger = logging.getLogger(__name__)
 
-FAILED_SAVES_ALLOWED = 2  # the third in a row ends the run
+STORAGE_FAILED = 1000  # larger than any signal: it counts more when processes compare
 LOSSES = slice(SUMS.index("loss"), SUMS.index("likelihood") + 1)
 
 
@@ -46,14 +47,14 @@ class Trainer:
         store: CheckpointStore,
         updater: Updater,
         state: TrainingState,
+        inspect: Inspection,
     ) -> None:
         self.config = config
         self.processes = processes
         self.prepared = prepared
-        self.store = store
         self.updater = updater
         self.state = state
-        self.validator = Validator(config, prepared, processes)
+        self.validator = Validator(config, prepared, processes, inspect)
         self.watch = Watch(
             updater.loss,
             state,
@@ -66,21 +67,24 @@ class Trainer:
                 smoothing=config.train.label_smoothing,
             ),
         )
-        self.log: RunLog | None = None
-        self.failed_saves = 0
-        self.started = time.monotonic()
+        self.failures = WriteFailures(state)
+        self.saver = Saver(store, updater, prepared, state=state, failures=self.failures)
+        self.log: RunLog | None = None  # of the main process
 
     def run(self, stop: StopRequest) -> int:
         """Train until the end, a signal or a divergence; the exit code."""
         config, state = self.config, self.state
         self.log_sums = self.own_share(state.log_sums)
         self.watch_sums = self.own_share(state.watch_sums)
+        self.tokens_before = state.log_sums[SUMS.index("tokens")]
         self.updater.loss.train()
         with ExitStack() as stack:
             if self.processes.is_main:
-                self.log = stack.enter_context(RunLog(config.run_dir, update=state.update))
+                log = RunLog(config.run_dir, update=state.update, failures=self.failures)
+                self.log = stack.enter_context(log)
             bar = stack.enter_context(self.bar())
             updates = stack.enter_context(closing(self.updates()))
+            self.started = time.monotonic()
             while not self.finished():
                 update = next(updates)
                 result = self.updater.run(update, state)
@@ -91,6 +95,7 @@ class Trainer:
                 self.watch.take(result)
                 bar.update()
                 if state.update % WINDOW == 0:
+                    self.check_agreement()
                     self.watch.judge(self.total(self.watch_sums))
                     self.watch_sums.zero_()
                 if state.update % config.train.log_every == 0:
@@ -98,18 +103,17 @@ class Trainer:
                 last = state.update >= config.train.max_updates
                 if last or state.update % config.validate.every == 0:
                     self.validate()
-                number = self.processes.maximum(stop.signal)
+                failed = self.failures.fatal is not None
+                number = self.processes.maximum(STORAGE_FAILED if failed else stop.signal)
                 if number or self.finished() or state.update % config.train.save_every == 0:
-                    self.save()
-                if number:
+                    self.save(last=number > 0 or self.finished())
+                if number and not self.finished():
                     logger.info(
                         "stopped by a signal at update %d; run again to go on", state.update
                     )
-                    self.processes.maximum(0)  # nobody leaves while another still writes
                     return EXIT_CODES[signal.Signals(number)]
-        self.watch.conclude()
-        self.processes.maximum(0)  # nobody leaves while another still writes
-        logger.info("finished at update %d; best %s", state.update, self.describe_best())
+            self.watch.conclude()
+            logger.info("finished at update %d; best %s", state.update, self.describe_best())
         return 0
 
     def finished(self) -> bool:
@@ -161,11 +165,10 @@ class Trainer:
         state = self.state
         values = dict(zip(SUMS, self.total(self.log_sums), strict=True))
         self.log_sums.zero_()
-        now = time.monotonic()
-        seconds, self.started = now - self.started, now
         updates, tokens = max(values["updates"], 1.0), max(values["tokens"], 1.0)
+        seconds, speed = self.measure_speed(values["tokens"])
         record = {
-            "epoch": state.epoch,
+            "epoch": state.epoch + 1,
             "loss": values["loss"] / tokens,
             "nll": values["likelihood"] / tokens,
             "gradient_norm": values["gradient_norm"] / updates,
@@ -174,7 +177,7 @@ class Trainer:
             ),
             "tokens": int(values["tokens"]),
             "skipped_updates": state.skipped_updates,
-            "tokens_per_second": round(values["tokens"] / max(seconds, 1e-9), 1),
+            "tokens_per_second": round(speed, 1),
             "seconds": round(seconds, 3),
         }
         short = f"loss {record['loss']:.3f}, {record['tokens_per_second']:,.0f} tokens/s"
@@ -183,70 +186,91 @@ class Trainer:
             logger.info("update %d: %s, epoch %d", state.update, short, state.epoch + 1)
         return short
 
+    def measure_speed(self, tokens: float) -> tuple[float, float]:
+        """Seconds for the `tokens` since the last record, and tokens per second.
+
+        In the first record after a resume some of the tokens are those of an earlier process. The
+        speed is that of this process, and they are taken to have gone at the same.
+        """
+        now = time.monotonic()
+        seconds, self.started = max(now - self.started, 1e-9), now
+        own, self.tokens_before = tokens - self.tokens_before, 0.0
+        if own <= 0.0:
+            return seconds, 0.0
+        return seconds * tokens / own, own / seconds
+
     def validate(self) -> None:
         """Measure, and keep the model as `best` if it is."""
+        self.watch.flush()
+        self.check_finite()
         state = self.state
         before = time.monotonic()
         with self.updater.averaged():
             record = self.validator.run(self.updater)
         score = float(record["score"])
-        state.alignment_head = record["alignment_head"]
-        sign = 1.0 if HIGHER_IS_BETTER[self.config.validate.metric] else -1.0
-        better = state.best_score is None or sign * score > sign * state.best_score
+        state.alignment_head = record.get("alignment_head")
+        better = self.is_better(score)
         if better:
-            state.best_score, state.best_update, state.validations_since_best = (
-                score,
-                state.update,
-                0,
-            )
+            state.best_score, state.best_update = score, state.update
+            state.validations_since_best = 0
         else:
             state.validations_since_best += 1
         seconds = time.monotonic() - before
-        self.started += seconds  # the speed of training is that of training
-        if self.log is None:
-            return
-        self.log.write("validation", state.update, {**record, "seconds": round(seconds, 3)})
-        shown = ", ".join(
-            f"{name} {record[name]:.2f}" for name in HIGHER_IS_BETTER if name in record
-        )
-        logger.info("update %d: validation %s%s", state.update, shown, " (best)" if better else "")
-        if better:
-            self.store.put("best", model_checkpoint(self.updater, state, self.prepared))
+        if self.log is not None:
+            self.log.write("validation", state.update, {**record, "seconds": round(seconds, 3)})
+            shown = ", ".join(
+                f"{name} {record[name]:.2f}" for name in HIGHER_IS_BETTER if name in record
+            )
+            end = " (best)" if better else ""
+            logger.info("update %d: validation %s%s", state.update, shown, end)
+            if better:
+                self.saver.put_best()
+        self.started += time.monotonic() - before  # the speed of training is that of training
 
-    def save(self) -> None:
-        """Write a checkpoint; a disk that refuses three times in a row ends the run."""
+    def is_better(self, score: float) -> bool:
+        """Whether a score is finite and beats the best one so far."""
+        best = self.state.best_score
+        if not math.isfinite(score) or best is None:
+            return math.isfinite(score)
+        return score > best if HIGHER_IS_BETTER[self.config.validate.metric] else score < best
+
+    def save(self, *, last: bool) -> None:
+        """Write a checkpoint; nothing follows the `last` one, so then it must succeed."""
+        state = self.state
         self.watch.flush()
-        self.state.log_sums = self.total(self.log_sums)
-        self.state.watch_sums = self.total(self.watch_sums)
-        # In every process, since all of them must end in the same way.
-        if not all(torch.isfinite(p).all() for p in self.updater.loss.parameters()):
-            raise DivergedError(f"diverged at update {self.state.update}: a weight is not finite")
-        if self.log is None:
+        state.log_sums = self.total(self.log_sums)
+        state.watch_sums = self.total(self.watch_sums)
+        self.check_finite()
+        self.check_agreement()
+        if self.log is not None:
+            self.log.sync()
+            on_schedule = state.update % self.config.train.save_every == 0
+            cause: Cause = "schedule" if on_schedule else "end" if self.finished() else "stop"
+            self.saver.save(cause, last=last)
+        # In every process, since all of them must end in the same way, and none before the others.
+        if self.processes.maximum(int(self.failures.fatal is not None)):
+            raise self.failures.fatal or StorageError("the main process cannot write its files")
+
+    def check_finite(self) -> None:
+        """Raise DivergedError, in every process, rather than store what is not finite."""
+        bad = self.updater.first_bad_tensor()
+        if bad is not None:
+            raise DivergedError(
+                f"diverged at update {self.state.update}: {bad} is not finite; the last checkpoint "
+                "is good. Try a lower learning rate or a longer warm-up"
+            )
+
+    def check_agreement(self) -> None:
+        """Raise IntegrityError, in every process, when their weights are not the same."""
+        if self.processes.size == 1:
             return
-        self.log.sync()
-        try:
-            files = whole_checkpoint(self.updater, self.state, self.prepared)
-            self.store.save(self.state.update, files)
-            self.prune()
-        except StorageError as error:
-            self.failed_saves += 1
-            if self.failed_saves > FAILED_SAVES_ALLOWED:
-                raise
-            logger.warning("update %d: not saved: %s; training goes on", self.state.update, error)
-        else:
-            self.failed_saves = 0
-
-    def prune(self) -> None:
-        """Keep the last few; what a signal saved between two of them has served its turn.
-
-        So the checkpoints that are averaged in the end do not depend on interruptions.
-        """
-        every = self.config.train.save_every
-        if self.state.update % every == 0:
-            for step in self.store.steps():
-                if step % every and step < self.state.update:
-                    self.store.remove(step)
-        self.store.prune(keep_last=self.config.train.keep_last)
+        digests = self.processes.gather(self.updater.weights_digest())
+        other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if other:
+            raise IntegrityError(
+                f"update {self.state.update}: process {other[0]} has other weights than process 0 "
+                "(faulty memory or device?); run again to go on from the last checkpoint"
+            )
 
     def describe_best(self) -> str:
         """For the last line."""
@@ -266,22 +290,3 @@ def closing(iterator: Iterator[Any]) -> Iterator[Iterator[Any]]:
         close = getattr(iterator, "close", None)
         if close is not None:
             close()
-
-
-def write_result(run_dir: Path, values: dict[str, Any]) -> None:
-    """How the run stands or ended, for programs that read many runs: result.json.
-
-    The launcher of several processes has an exit code of its own, and this is where to look.
-    """
-    temporary = run_dir / ".result.json.tmp"
-    temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(run_dir / "result.json")
-
-
-def read_result(run_dir: Path) -> dict[str, Any]:
-    """What `write_result` wrote last; nothing if that cannot be read."""
-    try:
-        values: dict[str, Any] = json.loads((run_dir / "result.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return values

@@ -1,5 +1,6 @@
 """One update: forward and backward over its batches, and a step if all numbers are finite."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -10,11 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nmt.config.config import Config
 from nmt.data.batching import Batch, Update
+from nmt.errors import ConfigError
 from nmt.training.compilation import compiled_loss, compiler_errors
 from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
 from nmt.training.schedule import learning_rate
 from nmt.training.state import TrainingState, dropout_seed
+
+logger = logging.getLogger(__name__)
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 SCALE_GROWTH_INTERVAL = 2000
@@ -61,31 +65,62 @@ class Updater:
         """Update number `state.update + 1`."""
         number = state.update + 1
         scale = state.loss_scale if self.config.train.precision == "float16" else 1.0
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        self.optimizer.zero_grad(set_to_none=True)
-        # DDP averages over the processes; we want the sum, divided by the tokens of the update.
-        factor = scale * self.processes.size / update.tokens
-        for index, batch in enumerate(update.batches):
-            seed = dropout_seed(
-                self.config.seed, number, self.processes.rank + index * self.processes.size
-            )
-            last = index == len(update.batches) - 1
-            sums += self.backward(batch, seed, factor=factor, synchronise=last)
-        if not update.batches:  # the others wait for our gradients
-            self.backward(self.idle_batch, 0, factor=0.0, synchronise=True)
+        pieces = 1
+        while (sums := self.gradients(update, number, scale=scale, pieces=pieces)) is None:
+            pieces *= 2
+            logger.warning("update %d: not enough memory; trying batches in %d", number, pieces)
         norm = self.unscale_and_clip(scale)
         bad = (~torch.isfinite(norm)).float()
         self.step(number, bad)
         return UpdateResult(number, bad, self.row(update, sums, norm, bad), update.batches)
 
-    def backward(self, batch: Batch, seed: int, *, factor: float, synchronise: bool) -> Tensor:
+    def gradients(self, update: Update, number: int, *, scale: float, pieces: int) -> Tensor | None:
+        """Compute the gradients, batches cut in `pieces`; the sums of loss and likelihood.
+
+        None when memory is short and smaller pieces may help. Several processes cannot try again,
+        because the others have gone on.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            return self.accumulate(update, number, scale=scale, pieces=pieces)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        if self.processes.size > 1 or pieces >= max(len(b.indices) for b in update.batches):
+            raise ConfigError(
+                f"update {number}: not enough memory on {self.device}; lower train.batch_tokens "
+                "and raise train.accumulate by the same factor, in another run_dir"
+            )
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
+
+    def accumulate(self, update: Update, number: int, *, scale: float, pieces: int) -> Tensor:
+        """Forward and backward over all batches; the sums of loss and likelihood."""
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        # DDP averages over the processes; we want the sum, divided by the tokens of the update.
+        factor = scale * self.processes.size / update.tokens
+        for index, batch in enumerate(update.batches):
+            torch.manual_seed(
+                dropout_seed(
+                    self.config.seed, number, self.processes.rank + index * self.processes.size
+                )
+            )
+            last = index == len(update.batches) - 1
+            for piece in split_batch(batch, pieces):
+                sums += self.backward(piece, factor=factor, synchronise=last)
+        if not update.batches:  # the others wait for our gradients
+            torch.manual_seed(0)
+            self.backward(self.idle_batch, factor=0.0, synchronise=True)
+        return sums
+
+    def backward(self, batch: Batch, *, factor: float, synchronise: bool) -> Tensor:
         """Accumulate the gradients of one batch; the sums of its loss and likelihood."""
         waiting = (
             self.module.no_sync()
             if isinstance(self.module, DistributedDataParallel) and not synchronise
             else nullcontext()
         )
-        torch.manual_seed(seed)
         with compiler_errors(), waiting:
             with self.autocast():
                 loss, likelihood = self.module(*loss_inputs(batch, self.device))
@@ -134,6 +169,32 @@ class Updater:
         finally:
             self.average.swap()
 
+    def first_bad_tensor(self) -> str | None:
+        """The name of a weight, average or moment of Adam's that is not finite, if there is one."""
+        named = dict(self.loss.named_parameters())
+        tensors: dict[str, Tensor] = {f"the weight {name}": p for name, p in named.items()}
+        for name, parameter in named.items():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"Adam's {key} of {name}"] = value
+        if self.average is not None:
+            for name, value in zip(self.average.names, self.average.values, strict=True):
+                tensors[f"the average of {name}"] = value
+        finite = [
+            torch.isfinite(tensor.detach()).all().to(self.device) for tensor in tensors.values()
+        ]
+        if torch.stack(finite).all():  # one wait for the device, not one per tensor
+            return None
+        return next(name for name, good in zip(tensors, finite, strict=True) if not good)
+
+    def weights_digest(self) -> int:
+        """A number that differs (but by chance) where any bit of the weights does."""
+        sums = [
+            parameter.detach().reshape(-1).view(torch.int32).sum(dtype=torch.int64)
+            for parameter in self.loss.parameters()
+        ]
+        places = torch.arange(1, 2 * len(sums), 2, device=self.device)
+        return int((torch.stack(sums) * places).sum())
+
     def row(self, update: Update, sums: Tensor, norm: Tensor, bad: Tensor) -> Tensor:
         """What this update adds to the sums of the log."""
         own = torch.stack(
@@ -181,6 +242,36 @@ def loss_inputs(batch: Batch, device: torch.device) -> tuple[Tensor, ...]:
     if device.type == "cpu":
         return tensors
     return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+
+
+def split_batch(batch: Batch, pieces: int) -> list[Batch]:
+    """The sentences of a batch in up to so many batches, padded as before."""
+    if pieces == 1:
+        return [batch]
+    size = -(-len(batch.indices) // pieces)
+    parts = []
+    for start in range(0, len(batch.indices), size):
+        rows = slice(start, start + size)
+        visible = batch.target_visible[rows]
+        parts.append(
+            Batch(
+                source=batch.source[rows],
+                source_visible=batch.source_visible[rows],
+                target_input=batch.target_input[rows],
+                target_output=batch.target_output[rows],
+                target_visible=visible,
+                indices=batch.indices[rows],
+                num_target_tokens=int(visible.sum()),
+            )
+        )
+    return parts
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch or Python was refused memory, on whatever device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return "not enough memory" in str(error) or "can't allocate" in str(error)
 
 
 def grow_or_shrink_scale(state: TrainingState, *, overflow: bool) -> None:

@@ -2,16 +2,12 @@
 
 import logging
 import math
-from dataclasses import asdict, dataclass
-from itertools import islice
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from nmt.analysis.aligner import Aligner
-from nmt.analysis.head_choice import best_choice
-from nmt.analysis.statistics import attention_summary
-from nmt.checkpoint.model_directory import LoadedModel
 from nmt.config.config import Config
 from nmt.data.batching import Batch, validation_batches
 from nmt.data.prepare import Prepared
@@ -26,8 +22,9 @@ from nmt.training.update import Updater, loss_inputs
 logger = logging.getLogger(__name__)
 
 SAMPLES_SHOWN = 3
-ALIGNMENT_SAMPLE = 300  # sentence pairs from which the head for word alignments is chosen
-ATTENTION_SAMPLE = 64  # sentence pairs on which sparsity and null rates are measured
+# What else each record of a validation says of the model. Training knows nothing of it, but that
+# checkpoints carry `alignment_head`.
+Inspection = Callable[[Config, Prepared, Transformer], dict[str, Any]]
 HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "loss": False, "perplexity": False}
 
 
@@ -38,6 +35,7 @@ class Validator:
     config: Config
     prepared: Prepared
     processes: Processes
+    inspect: Inspection
 
     def batches(self) -> list[Batch]:
         """All of the validation set in batches, the same in every process."""
@@ -52,8 +50,7 @@ class Validator:
             with torch.inference_mode():
                 record: dict[str, Any] = self.losses(updater)
                 record |= self.translations(model)
-                record["attention"] = self.attention(model)
-                record["alignment_head"] = self.alignment_head(model)
+                record |= self.inspect(self.config, self.prepared, model)
         finally:
             model.train()
         record["score"] = record[self.config.validate.metric]
@@ -98,20 +95,3 @@ class Validator:
             "chrf": scores[1].value,
             "signature": scores[0].signature,
         }
-
-    def attention(self, model: Transformer) -> dict[str, Any]:
-        """Sparsity, null rate and learned alphas by type and layer, on a fixed sample."""
-        count = min(ATTENTION_SAMPLE, len(self.prepared.validation))
-        return attention_summary(model, self.prepared.validation, count=count)
-
-    def alignment_head(self, model: Transformer) -> dict[str, Any]:
-        """The head whose links tell most about words: nmt-translate aligns its output by it."""
-        pairs = zip(
-            read_text(self.prepared.validation_source),
-            read_text(self.prepared.validation_target),
-            strict=True,
-        )
-        loaded = LoadedModel(self.config, self.prepared.codec, model, self.config.run_dir)
-        aligner = Aligner(loaded)
-        information = aligner.link_information(islice(pairs, ALIGNMENT_SAMPLE))
-        return asdict(best_choice(aligner.grid, -information.scores()))

@@ -25,8 +25,8 @@ MAY_IMPORT = {
     "analysis": BASE
     | {"native", "config", "storage", "data", "model", "checkpoint", "decoding", "evaluation"},
 }
-MAY_IMPORT["training"] = MAY_IMPORT["analysis"] | {"analysis", "native"}
-MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training"}
+MAY_IMPORT["training"] = MAY_IMPORT["analysis"]
+MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training", "analysis"}
 MAY_IMPORT["recipes"] = BASE | {"config", "storage", "data", "evaluation"}
 MAY_IMPORT["export"] = MAY_IMPORT["checkpoint"] | {"checkpoint"}
 MAY_IMPORT["cli"] = MAY_IMPORT["bench"] | {"bench", "export", "recipes"}

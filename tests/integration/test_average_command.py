@@ -2,14 +2,15 @@
 
 import json
 import random
+import threading
 from pathlib import Path
 
 import pytest
 import torch
-from support.small_models import content, flip_bit, largest_file, write_model
+from support.small_models import content, flip_bit, largest_file, small_files, write_model
 
 from nmt.checkpoint.model_directory import ModelDirectory, find_model
-from nmt.checkpoint.store import verify
+from nmt.checkpoint.store import CheckpointStore, verify
 from nmt.cli.average_checkpoints import main
 
 
@@ -56,6 +57,35 @@ def test_damaged_checkpoint_of_a_run_is_passed_over(
     assert main(["--run", str(run), "--last", "2"]) == 0
     assert steps_in(run / "average") == [200, 300]
     assert "step-00000400/model.safetensors" in capsys.readouterr().err
+
+
+def test_a_run_in_progress_may_delete_what_is_being_averaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A trainer that saves and prunes all the time, and an average taken again and again."""
+    store = CheckpointStore(tmp_path / "run")
+    parts = small_files(tmp_path, seed=1)
+    for step in range(1, 6):
+        store.save(step, parts)
+    over = threading.Event()
+
+    def train() -> None:
+        step = 5
+        while not over.wait(0.15):
+            step += 1
+            store.save(step, parts)
+            CheckpointStore(tmp_path / "run").prune(keep_last=5)
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    try:
+        codes = {main(["--run", str(tmp_path / "run")]) for _ in range(8)}
+    finally:
+        over.set()
+        trainer.join()
+    errors = capsys.readouterr().err
+    assert codes == {0}, errors
+    assert "Traceback" not in errors
 
 
 def test_named_checkpoints(run: Path, tmp_path: Path) -> None:

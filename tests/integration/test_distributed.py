@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from support.runs import newest, outcome, tiny_config, train_in_child, write_run
 
-from nmt.training.trainer import read_result
+from nmt.training.result import read_result
 
 
 @pytest.fixture(scope="module")

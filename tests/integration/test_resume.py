@@ -1,5 +1,6 @@
 """A run that was killed and started again is the run that never was: bit for bit."""
 
+import os
 import random
 import shutil
 import signal
@@ -10,9 +11,9 @@ from typing import Any
 import pytest
 from support.runs import die_at_call, outcome, tiny_config, train_in_child, write_run
 
-from nmt.storage import directories
-from nmt.training.snapshot import Updater
+from nmt.training.saving import Saver
 from nmt.training.trainer import Trainer
+from nmt.training.update import Updater
 from nmt.training.validation import Validator
 
 KILLED = -signal.SIGKILL
@@ -48,7 +49,7 @@ def test_kill_at_each_micro_step(reference: Path, tmp_path: Path, micro_step: in
         (Updater, "step", 1),  # the first update
         (Updater, "step", 24),  # the last
         (Validator, "losses", 2),  # in validation
-        (Trainer, "prune", 2),  # between save and prune
+        (Saver, "prune", 2),  # between save and prune
         (Trainer, "save", 3),
     ],
 )
@@ -63,7 +64,7 @@ def test_kill_in_odd_places(
 
 def test_kill_while_saving(reference: Path, tmp_path: Path) -> None:
     config = fresh(reference, tmp_path)
-    sabotage = partial(die_at_call, directories, "sync_file", 12)  # type: ignore[arg-type]
+    sabotage = partial(die_at_call, os, "fsync", 22)
     assert train_in_child(config, sabotage) == KILLED
     assert train_in_child(config) == 0
     assert outcome(tmp_path / "run") == outcome(reference / "run")
@@ -133,10 +134,10 @@ def test_a_hundred_random_kills(reference: Path, tmp_path: Path) -> None:
         directory = tmp_path / str(attempt)
         config = fresh(reference, directory)
         owner, name, most = generator.choice(
-            [(Updater, "backward", 46), (Updater, "step", 24), (directories, "sync_file", 60)]
+            [(Updater, "backward", 46), (Updater, "step", 24), (os, "fsync", 90)]
         )
         count = generator.randint(1, most)
-        train_in_child(config, partial(die_at_call, owner, name, count))  # type: ignore[arg-type]
+        train_in_child(config, partial(die_at_call, owner, name, count))
         assert train_in_child(config) == 0
         assert outcome(directory / "run") == outcome(reference / "run"), (name, count)
         shutil.rmtree(directory)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.runs import newest, outcome, tiny_config, write_run
 
-from nmt.training.trainer import read_result
+from nmt.training.result import read_result
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train.slurm"
 

@@ -1,6 +1,5 @@
 """nmt-train when things go wrong: damage, full disks, two at once, changed settings, divergence."""
 
-import errno
 import json
 import os
 import re
@@ -188,41 +187,6 @@ def test_harmless_changes_are_allowed(half_way: Path) -> None:
     config["validate"]["every"] = 8
     assert train_in_child(write_run(half_way, config)) == 0
     assert newest(half_way / "run").name == "step-00000016"
-
-
-def full_disk(first: int, last: int) -> None:
-    """Let the writes of the checkpoints from number `first` to `last` fail."""
-    original = os.mkdir
-    calls = 0
-
-    def mkdir(path: Any, *rest: Any, **named: Any) -> None:
-        nonlocal calls
-        if ".nmt-new-step" in str(path):
-            calls += 1
-            if first <= calls <= last:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        original(path, *rest, **named)
-
-    os.mkdir = mkdir
-
-
-def test_a_full_disk_for_a_while_loses_nothing(reference: Path, tmp_path: Path) -> None:
-    for name in ("data", "prepared"):
-        shutil.copytree(reference / name, tmp_path / name)
-    assert train_in_child(write_run(tmp_path), partial(full_disk, 2, 3)) == 0
-    assert newest(tmp_path / "run").name == "step-00000024"
-    assert outcome(tmp_path / "run")["model"] == outcome(reference / "run")["model"]
-
-
-def test_a_disk_that_stays_full_is_exit_4(
-    reference: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("data", "prepared"):
-        shutil.copytree(reference / name, tmp_path / name)
-    assert train_in_child(write_run(tmp_path), partial(full_disk, 2, 99)) == 4
-    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
-    verify(checkpoint)
-    assert "No space left" in capfd.readouterr().err
 
 
 def poison_batches(first: int, last: int) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 from nmt.cli import train
 
-TIMES = ("seconds", "tokens_per_second")
+TIMES = ("seconds", "tokens_per_second", "time")
 
 
 def write_corpus(directory: Path, *, pairs: int = 240, seed: int = 5) -> None:
@@ -93,7 +93,7 @@ def child(config: Path, sabotage: Callable[[], None] | None) -> None:
     os._exit(train.main(["--config", str(config)]))
 
 
-def die_at_call(owner: type, name: str, count: int, *, number: int = signal.SIGKILL) -> None:
+def die_at_call(owner: Any, name: str, count: int, *, number: int = signal.SIGKILL) -> None:
     """Make the `count`-th call of a method send a signal to this process before it begins."""
     original = getattr(owner, name)
     calls = 0

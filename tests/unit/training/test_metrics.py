@@ -1,9 +1,29 @@
-"""metrics.jsonl of a resumed run continues where its checkpoint stood."""
+"""metrics.jsonl of a resumed run continues where its checkpoint stood, and tensorboard with it."""
 
 import json
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from nmt.training.metrics import RunLog, flatten, forget_after
+import pytest
+from support.disks import limit_file_size
+
+from nmt.training.event_file import flatten
+from nmt.training.failures import WriteFailures
+from nmt.training.metrics import AppendedFile, RunLog, forget_after, read_records
+from nmt.training.state import TrainingState
+
+
+def run_log(run_dir: Path, *, update: int = 0) -> RunLog:
+    return RunLog(run_dir, update=update, failures=WriteFailures(TrainingState()))
+
+
+def scalars(run_dir: Path, tag: str) -> list[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(run_dir / "tensorboard"))
+    board.Reload()
+    return [(scalar.step, scalar.value) for scalar in board.Scalars(tag)]
 
 
 def test_records_after_the_checkpoint_and_cut_lines_are_forgotten(tmp_path: Path) -> None:
@@ -12,20 +32,79 @@ def test_records_after_the_checkpoint_and_cut_lines_are_forgotten(tmp_path: Path
     path.write_text("\n".join(lines) + '\n{"event": "tr', encoding="utf-8")
     forget_after(path, 20)
     assert path.read_text(encoding="utf-8") == "\n".join(lines[:2]) + "\n"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    forget_after(path, 30)  # the last line was cut off before its end
+    assert path.read_text(encoding="utf-8") == "\n".join(lines[:2]) + "\n"
 
 
 def test_numbers_reach_metrics_and_tensorboard(tmp_path: Path) -> None:
-    with RunLog(tmp_path, update=0) as log:
+    with run_log(tmp_path) as log:
         log.write("validation", 5, {"loss": 1.5, "attention": {"cross": {"sparsity": 0.5}}})
-    (record,) = map(json.loads, (tmp_path / "metrics.jsonl").read_bytes().split(b"\n")[:-1])
+    (record,) = read_records(tmp_path / "metrics.jsonl")
     assert record["attention"]["cross"]["sparsity"] == 0.5
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    assert abs(datetime.fromisoformat(record["time"]).timestamp() - datetime.now().timestamp()) < 60
+    assert scalars(tmp_path, "validation/attention/cross/sparsity") == [(5, 0.5)]
 
-    board = EventAccumulator(str(tmp_path / "tensorboard"))
-    board.Reload()
-    (scalar,) = board.Scalars("validation/attention/cross/sparsity")
-    assert (scalar.step, scalar.value) == (5, 0.5)
+
+def test_after_a_resume_one_tensorboard_file_holds_what_metrics_hold(tmp_path: Path) -> None:
+    """However often the run was started, and without the records that were forgotten."""
+    for update in (0, 10, 20, 20):
+        with run_log(tmp_path, update=update) as log:
+            log.write("train", update + 10, {"loss": 1.0 + update})
+            log.write("train", update + 20, {"loss": -1.0})
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    assert scalars(tmp_path, "train/loss") == [(10, 1.0), (20, 11.0), (30, 21.0), (40, -1.0)]
+
+
+def test_old_records_count_epochs_from_0_and_new_ones_from_1(tmp_path: Path) -> None:
+    """What tells them apart is that the new ones have a time."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"event": "train", "update": 1, "epoch": 0}\n')
+    with run_log(tmp_path, update=1) as log:
+        log.write("train", 2, {"epoch": 1})
+    assert [record["epoch"] for record in read_records(path)] == [1, 1]
+    assert scalars(tmp_path, "train/epoch") == [(1, 1.0), (2, 1.0)]
 
 
 def test_flatten_names_nested_values_by_their_path() -> None:
     assert flatten({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == [("a", 1), ("b/c", 2), ("b/d/e", 3)]
+
+
+def test_what_the_disk_refuses_is_written_later_and_never_in_part(tmp_path: Path) -> None:
+    file = AppendedFile(tmp_path / "records")
+    file.append(b"first\n")
+    limit_file_size(10)
+    try:
+        for line in (b"second\n", b"third\n"):
+            with pytest.raises(OSError, match="large"):
+                file.append(line)
+            assert file.path.read_bytes() == b"first\n"
+    finally:
+        limit_file_size(-1)
+    file.append(b"fourth\n")
+    assert file.path.read_bytes() == b"first\nsecond\nthird\nfourth\n"
+
+
+def test_failures_of_one_file_are_forgiven_twice(caplog: pytest.LogCaptureFixture) -> None:
+    """Those of one update count once, a success in between lets the count begin anew."""
+    state = TrainingState()
+    failures = WriteFailures(state)
+
+    def refuse() -> None:
+        raise OSError(28, "No space left on device")
+
+    def attempt(path: str, write: Any) -> None:
+        failures.attempt(Path(path), write)
+
+    for update in (1, 1, 1, 2):
+        state.update = update
+        attempt("metrics.jsonl", refuse)
+        attempt("train.log", refuse)
+    assert failures.fatal is None
+    assert caplog.text.count("metrics.jsonl: could not be written (No space left") == 2
+    attempt("metrics.jsonl", lambda: None)
+    state.update = 3
+    attempt("metrics.jsonl", refuse)
+    assert failures.fatal is None
+    attempt("train.log", refuse)
+    assert "update 3: train.log" in str(failures.fatal)

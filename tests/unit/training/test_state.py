@@ -14,12 +14,22 @@ def test_round_trip_through_json_is_exact() -> None:
     assert TrainingState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
-def test_unknown_or_missing_fields_are_named() -> None:
-    values = TrainingState().to_dict()
-    values.pop("epoch")
-    values["colour"] = 1
-    with pytest.raises(IntegrityError, match="colour, epoch"):
+def test_a_missing_field_takes_its_default() -> None:
+    """So a run of a version without the field stays resumable."""
+    values = TrainingState(update=7, epoch=1, position=12, skipped_updates=3).to_dict()
+    values.pop("skipped_updates")
+    assert TrainingState.from_dict(values) == TrainingState(update=7, epoch=1, position=12)
+
+
+def test_an_unknown_field_is_named_as_that_of_a_later_version() -> None:
+    values = TrainingState().to_dict() | {"colour": 1}
+    with pytest.raises(IntegrityError, match=r"later version.*colour"):
         TrainingState.from_dict(values)
+
+
+def test_what_is_no_state_of_a_run_is_refused() -> None:
+    with pytest.raises(IntegrityError, match="epoch, position"):
+        TrainingState.from_dict({"update": 3})
 
 
 def test_dropout_seeds_differ_and_do_not_depend_on_the_machine() -> None:
