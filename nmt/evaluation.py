@@ -1,19 +1,17 @@
-"""Scores of translations that others can reproduce: SacreBLEU's metrics, and old multi-bleu.perl's.
+"""Scores of translations that others can reproduce: SacreBLEU's metrics and multi-bleu.perl's.
 
-Throughout, `references` is one list of lines, or several such lists (several references a line);
-every list has as many lines as the hypotheses.
+`references` is always one list of lines, or several such lists for several references per line.
+Every list has as many lines as the hypotheses.
 """
 
 import difflib
 import http.client
-import math
 import os
 import re
 import socket
 import string
 import tarfile
 import zipfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,13 +36,12 @@ TOKENIZERS = ("13a", "zh", "char", "intl", "none")
 DEFAULT_SAMPLES: Mapping[PairedTestName, int] = {"bs": 1000, "ar": 10000}
 DEFAULT_SEED = 12345  # SacreBLEU's own
 TOKENIZED_BLEU = "tokenized BLEU (multi-bleu.perl)"
-MAX_ORDER = 4
 DOWNLOAD_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus score (0 to 100 or, for TER, more) and the signature that lets others repeat it."""
+    """A corpus score, 0 to 100 (TER can be higher), and the signature to reproduce it."""
 
     name: str
     value: float
@@ -54,23 +51,23 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One system's score in a paired test against the first system.
+    """The score of one system in a paired test against the first system.
 
-    `p_value` is None for the first system itself. `mean` and `interval` (half the width of the 95 %
+    `p_value` is None for the first system. `mean` and `interval` (half the width of the 95 %
     confidence interval) come from the bootstrap and are None for approximate randomisation.
     """
 
     score: Score
-    p_value: float | None
-    mean: float | None
-    interval: float | None
+    p_value: float | None = None
+    mean: float | None = None
+    interval: float | None = None
 
 
 # ---------------------------------------------------------------- SacreBLEU
 
 
 class Metrics:
-    """SacreBLEU metrics that have digested the references once, for one system or many."""
+    """SacreBLEU metrics that read the references once, for one system or many."""
 
     def __init__(
         self,
@@ -80,7 +77,7 @@ class Metrics:
         tokenize: str = "13a",
         lowercase: bool = False,
     ) -> None:
-        """`lowercase` concerns BLEU and chrF: SacreBLEU's TER ignores case anyway."""
+        """`lowercase` applies to BLEU and chrF; SacreBLEU's TER always ignores case."""
         self._references = _reference_sets(references)
         self._metrics: dict[str, Metric] = {
             name: _make_metric(name, self._references, tokenize=tokenize, lowercase=lowercase)
@@ -88,7 +85,7 @@ class Metrics:
         }
 
     def score(self, hypotheses: Sequence[str]) -> list[Score]:
-        """A score for each metric, in the order of the names."""
+        """One score per metric, in the order of the names."""
         _check_counts(hypotheses, self._references)
         scores = []
         for metric in self._metrics.values():
@@ -107,13 +104,13 @@ class Metrics:
     ) -> list[list[Comparison]]:
         """Paired bootstrap ("bs") or approximate randomisation ("ar") against the first system.
 
-        Returns, for each system, a comparison for each metric. A system whose lines are those of
-        the first has p = 1; SacreBLEU itself would report the smallest p possible.
+        Returns one list per system with one comparison per metric. A system with the same lines as
+        the first has p = 1, for which SacreBLEU would report the smallest possible p.
         """
         from sacrebleu.significance import PairedTest, Result  # imports numpy
 
         assert len(systems) >= 2, "a paired test needs two systems"
-        assert seed > 0, "SacreBLEU takes the seed 0 for no seed at all"
+        assert seed > 0, "SacreBLEU takes seed 0 for no seed"
         scores = [self.score(hypotheses) for hypotheses in systems]
         named = [(str(position), hypotheses) for position, hypotheses in enumerate(systems)]
         with _sacrebleu_seed(seed):
@@ -151,7 +148,7 @@ def bleu(
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> Score:
-    """SacreBLEU's BLEU of raw (detokenised) text."""
+    """SacreBLEU's BLEU of raw text."""
     metrics = Metrics(references, names=["bleu"], tokenize=tokenize, lowercase=lowercase)
     return metrics.score(hypotheses)[0]
 
@@ -161,16 +158,11 @@ def chrf(hypotheses: Sequence[str], references: References, *, lowercase: bool =
     return Metrics(references, names=["chrf"], lowercase=lowercase).score(hypotheses)[0]
 
 
-def ter(hypotheses: Sequence[str], references: References) -> Score:
-    """SacreBLEU's translation edit rate of raw text: lower is better, case is ignored."""
-    return Metrics(references, names=["ter"]).score(hypotheses)[0]
-
-
 def _make_metric(
     name: MetricName, references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool
 ) -> Metric:
     if name == "bleu":
-        # force=True: the warning about tokenised text is ours (see signs_of_tokenization).
+        # force=True, because signs_of_tokenization finds tokenised text.
         return sacrebleu.BLEU(
             tokenize=tokenize, lowercase=lowercase, force=True, references=references
         )
@@ -180,7 +172,7 @@ def _make_metric(
 
 
 def _details(result: object) -> dict[str, float | Sequence[float]]:
-    """What a metric knows beside its score."""
+    """The parts of a score, by name."""
     if isinstance(result, BLEUScore):
         return {
             "precisions": [float(precision) for precision in result.precisions],
@@ -194,7 +186,7 @@ def _details(result: object) -> dict[str, float | Sequence[float]]:
 
 
 def _reference_sets(references: References) -> list[list[str]]:
-    """The references as a list of lists of lines; a flat list of lines is one reference a line."""
+    """The references as lists of lines; a flat list of lines is one reference per line."""
     if not references:
         raise DataError("expected at least one reference, got none")
     if all(isinstance(line, str) for line in references):
@@ -204,7 +196,7 @@ def _reference_sets(references: References) -> list[list[str]]:
 
 def _check_counts(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     if not hypotheses:
-        raise DataError("expected hypotheses to score, got no line at all")
+        raise DataError("expected hypotheses to score, got no lines")
     for lines in references:
         if len(lines) != len(hypotheses):
             raise DataError(
@@ -215,7 +207,7 @@ def _check_counts(hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 
 @contextmanager
 def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """SacreBLEU takes the seed of its tests from the environment alone."""
+    """Set the seed of SacreBLEU's paired tests, which only an environment variable can set."""
     before = os.environ.get("SACREBLEU_SEED")
     os.environ["SACREBLEU_SEED"] = str(seed)
     try:
@@ -229,8 +221,8 @@ def _sacrebleu_seed(seed: int) -> Iterator[None]:
 
 # ---------------------------------------------------------------- multi-bleu.perl
 
-# The Perl script works on bytes: only ASCII white space parts words (a no-break or ideographic
-# space does not) and its option -lc lowers only A to Z.
+# The Perl script works on bytes: only ASCII white space separates words (a no-break or ideographic
+# space does not), and its option -lc changes only A to Z.
 _PERL_WORD = re.compile(r"[^ \t\n\r\f\v]+")
 _PERL_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
@@ -238,64 +230,32 @@ _PERL_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 def tokenized_bleu(
     hypotheses: Sequence[str], references: References, *, lowercase: bool = False
 ) -> Score:
-    """BLEU of text as it is tokenised, as Moses' multi-bleu.perl computes it.
+    """BLEU of tokenised text, as Moses' multi-bleu.perl computes it.
 
-    Words are what white space parts, nothing is smoothed, and the reference length of a line is the
-    closest one, the shorter of two equally close. `lowercase` is the script's option -lc.
+    SacreBLEU computes it on the ids of the words, without tokenising or smoothing, so that it
+    cannot split the text in another way. `lowercase` is the option -lc of the script.
     """
     sets = _reference_sets(references)
     _check_counts(hypotheses, sets)
-    matches, totals = [0] * MAX_ORDER, [0] * MAX_ORDER
-    hypothesis_length = reference_length = 0
-    for line, *alternatives in zip(hypotheses, *sets, strict=True):
-        words = _perl_words(line, lowercase)
-        references_words = [_perl_words(alternative, lowercase) for alternative in alternatives]
-        hypothesis_length += len(words)
-        reference_length += min(
-            (len(reference) for reference in references_words),
-            key=lambda length: (abs(length - len(words)), length),
-        )
-        for order in range(1, MAX_ORDER + 1):
-            counts = _ngrams(words, order)
-            allowed: Counter[tuple[str, ...]] = Counter()
-            for reference in references_words:
-                allowed |= _ngrams(reference, order)
-            matches[order - 1] += (counts & allowed).total()
-            totals[order - 1] += counts.total()
-    precisions = [
-        matched / total if total else 0.0 for matched, total in zip(matches, totals, strict=True)
-    ]
-    penalty = 1.0
-    if hypothesis_length < reference_length:
-        penalty = math.exp(1 - reference_length / hypothesis_length) if hypothesis_length else 0.0
-    value = 0.0
-    if all(precisions):
-        value = 100 * penalty * math.exp(sum(map(math.log, precisions)) / MAX_ORDER)
+    ids: dict[str, int] = {}
+
+    def as_ids(lines: Sequence[str]) -> list[str]:
+        found = (line.translate(_PERL_LOWER) if lowercase else line for line in lines)
+        words = (_PERL_WORD.findall(line) for line in found)
+        return [" ".join(str(ids.setdefault(word, len(ids))) for word in line) for line in words]
+
+    metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True)
+    result = metric.corpus_score(as_ids(hypotheses), [as_ids(lines) for lines in sets])
     case = "lc" if lowercase else "mixed"
-    return Score(
-        TOKENIZED_BLEU,
-        value,
-        f"multi-bleu.perl, not SacreBLEU|nrefs:{len(sets)}|case:{case}|tok:as given|smooth:none",
-        {
-            "precisions": [100 * precision for precision in precisions],
-            "brevity_penalty": penalty,
-            "hypothesis_length": hypothesis_length,
-            "reference_length": reference_length,
-        },
+    signature = (
+        f"multi-bleu.perl, not SacreBLEU|nrefs:{len(sets)}|case:{case}|tok:as given|smooth:none"
     )
-
-
-def _perl_words(line: str, lowercase: bool) -> list[str]:
-    return _PERL_WORD.findall(line.translate(_PERL_LOWER) if lowercase else line)
-
-
-def _ngrams(words: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
-    return Counter(zip(*(words[start:] for start in range(order)), strict=False))
+    return Score(TOKENIZED_BLEU, float(result.score), signature, _details(result))
 
 
 # ---------------------------------------------------------------- text that is not raw
 
-# (what it means, what shows it, the share of lines from which on we believe it)
+# (description, pattern, least share of lines)
 _SIGNS: tuple[tuple[str, re.Pattern[str], float], ...] = (
     ("most lines end in a space and a full stop", re.compile(r"\S [.。]\s*$"), 0.5),
     ("it has marks such as @-@ or &apos;", re.compile(r" @[-/,.]@ |&(apos|quot|amp|#\d+);"), 0.1),
@@ -304,7 +264,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], float], ...] = (
 
 
 def signs_of_tokenization(lines: Sequence[str]) -> list[str]:
-    """Why these lines seem to be tokenised or segmented text; an empty list when they seem raw."""
+    """The reasons why these lines seem tokenised or segmented; empty if they seem raw."""
     filled = [line for line in lines if line.strip()]
     signs = []
     for meaning, pattern, share in _SIGNS:
@@ -320,11 +280,10 @@ def signs_of_tokenization(lines: Sequence[str]) -> list[str]:
 def official_references(name: str, language_pair: str, *, download: bool = False) -> list[Path]:
     """The reference files of one of SacreBLEU's test sets, e.g. ("wmt14/full", "en-de").
 
-    They come from SacreBLEU's cache ($SACREBLEU, or ~/.sacrebleu); the network is touched only with
-    `download`.
+    They come from SacreBLEU's cache ($SACREBLEU or ~/.sacrebleu); only `download` needs a network.
     """
     dataset = _find_dataset(name, language_pair)
-    if not isinstance(dataset, WMTXMLDataset):  # that kind knows its fields only after unpacking
+    if not isinstance(dataset, WMTXMLDataset):  # its fields are known only after unpacking
         fields = [field for field in dataset.fieldnames(language_pair) if field.startswith("ref")]
         files = [Path(dataset._get_txt_file_path(language_pair, field)) for field in fields]
         if all(file.is_file() for file in files):
@@ -342,7 +301,7 @@ def official_references(name: str, language_pair: str, *, download: bool = False
     except (
         OSError,
         EOFError,
-        SystemExit,  # SacreBLEU's way to report a wrong checksum or certificate
+        SystemExit,  # how SacreBLEU reports a wrong checksum or certificate
         http.client.HTTPException,
         tarfile.TarError,
         zipfile.BadZipFile,
@@ -377,7 +336,7 @@ def _find_dataset(name: str, language_pair: str) -> Any:  # SacreBLEU leaves its
 
 
 def _archives_present(dataset: Any) -> bool:
-    """Whether SacreBLEU has the archives already, so that it unpacks without the network."""
+    """Whether SacreBLEU has the archives, so that it can unpack them without the network."""
     archives = [
         Path(dataset._rawdir, dataset._get_tarball_filename(address))
         for address in dataset.data or []

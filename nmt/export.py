@@ -1,7 +1,7 @@
-"""Write a model in the form of CTranslate2, which runs softmax Transformers without torch.
+"""Writes a model in the format of CTranslate2, which runs softmax Transformers without torch.
 
-Everything that CTranslate2 would otherwise choose by itself is written down: positions as a table,
-the scale of embeddings, the epsilon of layer norms, the control symbols and which of them begins an
+All that CTranslate2 would otherwise choose itself is written out: the position encodings, the scale
+of the embeddings, the epsilon of the layer norms, the control symbols and the one that begins an
 output.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Quantization = Literal["float32", "int8"]
 
 README = "README.md"
-LEAST_POSITIONS = 1024  # CTranslate2 cuts sources there unless told otherwise
+LEAST_POSITIONS = 1024  # the default length limit of CTranslate2
 
 
 def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quantization) -> None:
@@ -47,11 +47,11 @@ def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quant
             assert not (directory / name).exists(), name
             (directory / name).write_bytes(data)
         shared = (directory / "shared_vocabulary.json").exists()
-        (directory / README).write_bytes(describe(controls, shared=shared).encode())
+        (directory / README).write_bytes(readme(controls, shared=shared).encode())
 
 
 def require_ctranslate2() -> None:
-    """Complain if the package is not there: it is wanted by this command only."""
+    """Reject a missing ctranslate2 package, which only this command needs."""
     try:
         import ctranslate2  # noqa: F401
     except ImportError as error:
@@ -62,7 +62,7 @@ def require_ctranslate2() -> None:
 
 
 def check_attention(config: ModelConfig, *, name: str) -> None:
-    """Complain of the first sublayer with an attention that CTranslate2 does not know."""
+    """Reject a model with an attention kind that CTranslate2 does not have."""
     kinds = config.attention
     sublayers = [
         *(("encoder_self", kinds.encoder_self, layer) for layer in range(config.encoder_layers)),
@@ -79,9 +79,9 @@ def check_attention(config: ModelConfig, *, name: str) -> None:
 
 
 def control_names(*vocabularies: Vocabulary) -> tuple[str, ...]:
-    """Strings for PAD, BOS, EOS and UNK that are no piece of text of any vocabulary.
+    """Strings for PAD, BOS, EOS and UNK that are not in any vocabulary.
 
-    CTranslate2 tells control symbols by their strings, and text may well have a piece `<s>`.
+    CTranslate2 knows control symbols by their strings, and text may contain a piece `<s>`.
     """
     names: list[str] = []
     for name in CONTROL:
@@ -92,12 +92,12 @@ def control_names(*vocabularies: Vocabulary) -> tuple[str, ...]:
 
 
 def tokens(vocabulary: Vocabulary, controls: Sequence[str]) -> list[str]:
-    """The strings of all numbers from 0 on."""
+    """The strings of all token ids, in order."""
     return [*controls, *vocabulary.counts]
 
 
 def make_spec(loaded: LoadedModel, controls: Sequence[str]) -> "TransformerSpec":
-    """The weights, vocabularies and settings as CTranslate2 names them."""
+    """The weights, vocabularies and settings in the format of CTranslate2."""
     from ctranslate2.specs import TransformerSpec
 
     config, model = loaded.config.model, loaded.model
@@ -128,7 +128,7 @@ def make_spec(loaded: LoadedModel, controls: Sequence[str]) -> "TransformerSpec"
 
 
 def set_layers(spec: Any, model: Transformer) -> None:
-    """The weights of all layers, and of the norms that end pre-norm stacks."""
+    """Set the weights of all layers, and of the final norms of pre-norm models."""
     for target, layer in zip(spec.encoder.layer, model.encoder, strict=True):
         assert isinstance(layer, EncoderLayer)
         set_attention(target.self_attention, layer.self_attention, layer.self_attention_residual)
@@ -146,7 +146,7 @@ def set_layers(spec: Any, model: Transformer) -> None:
 def set_attention(
     target: Any, attention: SelfAttention | CrossAttention, residual: Residual
 ) -> None:
-    """CTranslate2 fuses projections as we do: query, key, value; or query, then key, value."""
+    """Set the projections, which CTranslate2 packs as we do: self QKV; cross Q, then KV."""
     if isinstance(attention, SelfAttention):
         projections = [attention.query_key_value, attention.output]
     else:
@@ -158,41 +158,41 @@ def set_attention(
 
 
 def set_feed_forward(target: Any, feed_forward: FeedForward, residual: Residual) -> None:
-    """Two linear layers; the ReLU between them is CTranslate2's default."""
+    """Set two linear layers; ReLU between them is the default of CTranslate2."""
     set_linear(target.linear_0, feed_forward.input)
     set_linear(target.linear_1, feed_forward.output)
     set_norm(target.layer_norm, residual.norm)
 
 
 def set_linear(target: Any, linear: nn.Linear) -> None:
-    """Weight [out, in] and bias [out]."""
+    """Set the weight [out, in] and bias [out]."""
     target.weight = array(linear.weight)
     target.bias = array(linear.bias)
 
 
 def set_norm(target: Any, norm: nn.LayerNorm) -> None:
-    """Gain and bias."""
+    """Set the gain and bias."""
     assert norm.eps == LAYER_NORM_EPSILON
     target.gamma = array(norm.weight)
     target.beta = array(norm.bias)
 
 
 def array(tensor: Tensor) -> npt.NDArray[np.float32]:
-    """The numbers of a weight; a copy, since CTranslate2 quantizes in place."""
+    """A copy of a weight, because CTranslate2 quantizes in place."""
     return tensor.detach().float().numpy().copy()
 
 
 def position_table(loaded: LoadedModel) -> npt.NDArray[np.float32]:
-    """[positions, D]: enough for all sources of the training's length and their longest outputs."""
+    """Position encodings [positions, D] for sources of the training length and their outputs."""
     config = loaded.config
     source = config.data.max_length
     target = int(config.decode.max_length_ratio * source + config.decode.max_length_extra)
-    count = max(source, target, LEAST_POSITIONS) + 1  # and the end or start token
+    count = max(source, target, LEAST_POSITIONS) + 1  # with the end or start token
     return array(sinusoids(torch.arange(count), config.model.dim))
 
 
-def describe(controls: Sequence[str], *, shared: bool) -> str:
-    """The text that goes with an exported model: how it is used."""
+def readme(controls: Sequence[str], *, shared: bool) -> str:
+    """The README.md of an exported model, which says how to translate with it."""
     source, target = ("shared", "shared") if shared else ("source", "target")
     names: Mapping[str, str] = {
         "source": f"{source}_vocabulary.json",
@@ -232,7 +232,7 @@ def translate(lines):
     return [codec.target.decode([target_ids[t] for t in found.hypotheses[0]]) for found in results]
 ```
 
-The end symbol of the source and the start symbol of the target are added by CTranslate2. Its length
-penalty divides by n^p where `nmt-translate` divides by ((5 + n) / 6)^p, so that translations agree
-exactly for a penalty of 0 only, and otherwise nearly always.
+CTranslate2 adds the end symbol of the source and the start symbol of the target. Its length penalty
+divides by n^p where `nmt-translate` divides by ((5 + n) / 6)^p, so translations agree exactly only
+for a penalty of 0, and otherwise nearly always.
 """

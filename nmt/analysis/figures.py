@@ -21,14 +21,14 @@ NULL_COLOUR = "#F6D3B3"
 POSITIVE = LinearSegmentedColormap.from_list("positive", ["#DCEAF6", "#5B9CCB", "#08306B"])
 NEGATIVE = LinearSegmentedColormap.from_list("negative", ["#F6DCE6", "#CC79A7", "#6B0830"])
 PICTURED_HEADS = 4
-WIDEST = 13.0  # inches; heat maps that would be wider stand in two rows
+WIDEST = 13.0  # inches; wider heat maps are split into two rows
 
 Weights = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure; `name` is that of the file, without its suffix."""
+    """A figure; `name` is the file name without its suffix."""
 
     name: str
     title: str
@@ -45,7 +45,7 @@ class HeadWeights:
     queries: Sequence[str]
     keys: Sequence[str]
     heads: dict[int, Weights]  # by number: [Q, K]
-    normalised: bool = False  # weights sum to 1
+    normalised: bool = False  # whether weights sum to 1
 
 
 def all_pictures(analysis: Analysis, heads: Sequence[HeadWeights]) -> list[Picture]:
@@ -64,12 +64,12 @@ def all_pictures(analysis: Analysis, heads: Sequence[HeadWeights]) -> list[Pictu
 
 
 def model_entries(models: Sequence[ModelResult]) -> dict[str, Any]:
-    """A line with a mark for each model."""
+    """Legend entries for all models."""
     return {model.name: Line2D([], [], **look(number)) for number, model in enumerate(models)}
 
 
 def three_panels(figure: Figure, ylabel: str) -> dict[str, Axes]:
-    """Axes for each type of attention with one scale, by layer."""
+    """Axes by type of attention that share their scale; the x axis is the layer."""
     row = figure.subplots(1, len(TYPES), sharey=True)
     panels = dict(zip(TYPES, row, strict=True))
     for type_, axes in panels.items():
@@ -81,7 +81,7 @@ def three_panels(figure: Figure, ylabel: str) -> dict[str, Axes]:
 
 
 def by_layer(axes: Axes, values: Sequence[float], **options: Any) -> None:
-    """A curve over the layers; the ends of the axis leave some room."""
+    """Plot values over the layers, with some space at the ends of the axis."""
     axes.plot(range(len(values)), values, **options)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, -0.3), max(high, len(values) - 0.7))
@@ -90,7 +90,7 @@ def by_layer(axes: Axes, values: Sequence[float], **options: Any) -> None:
 def layer_picture(
     analysis: Analysis, value: Callable[[dict[str, Any]], float], *, ylabel: str
 ) -> Figure:
-    """A curve for each model and type."""
+    """A figure with one curve per model and type of attention."""
     figure = new_figure(9.0, 3.0)
     panels = three_panels(figure, ylabel)
     for number, model in enumerate(analysis.models):
@@ -107,10 +107,7 @@ def sparsity_picture(analysis: Analysis) -> Picture:
         analysis, lambda layer: 100 * float(layer["sparsity"]), ylabel="sparsity rate (%)"
     )
     figure.axes[0].set_ylim(0, 100)
-    caption = (
-        "Share of the weights that are exactly 0, of those that a query may use; mean over the "
-        "heads of a layer"
-    )
+    caption = "Share of the visible weights that are exactly 0, mean over the heads of a layer"
     return Picture("sparsity", "Sparsity rate", caption, png(figure))
 
 
@@ -119,7 +116,7 @@ def diversity_picture(analysis: Analysis) -> Picture:
     figure = layer_picture(analysis, diversity, ylabel="JS divergence (nats)")
     figure.axes[0].set_ylim(0, 1.05 * figure.axes[0].get_ylim()[1])
     caption = (
-        "Jensen-Shannon divergence of the heads of a layer: the higher, the more they differ. "
+        "Jensen-Shannon divergence of the heads of a layer; higher means that they differ more. "
         "ReLA at temperature 1"
     )
     return Picture("diversity", "Head diversity", caption, png(figure))
@@ -151,9 +148,9 @@ def alignment_picture(analysis: Analysis) -> Picture | None:
     }
     legend(figure, {**model_entries(analysis.models), **styles})
     caption = (
-        "Links of the best head of each layer (solid) and of the layer attention, the mean of its "
-        "heads (dashed), against gold alignments; lower is better. Normal: weights of the step "
-        "that predicts a word; shifted: of the step that reads it"
+        "Error rate of the links of the best head of each layer (solid) and of the layer "
+        "attention, the mean of its heads (dashed); lower is better. Normal: weights of the step "
+        "that predicts a word. Shifted: weights of the step that reads it"
     )
     return Picture("alignment", "Alignment error rate", caption, png(figure))
 
@@ -178,15 +175,9 @@ def null_picture(analysis: Analysis) -> Picture | None:
                 by_layer(axes, false, **look(number), linestyle="--", markerfacecolor="white")
     for type_, axes in panels.items():
         if not axes.lines:
-            axes.text(
-                0.5,
-                0.5,
-                "never null: weights sum to 1",
-                transform=axes.transAxes,
-                ha="center",
-                color=GREY,
-                backgroundcolor="white",
-            )
+            place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center"}
+            text = "never null: weights sum to 1"
+            axes.text(0.5, 0.5, text, color=GREY, backgroundcolor="white", **place)
             axes.set_xlim(-0.3, max(len(model.layers(type_)) for model in analysis.models) - 0.7)
     figure.axes[0].set_ylim(0, 1.05 * figure.axes[0].get_ylim()[1])
     styles = {
@@ -195,14 +186,15 @@ def null_picture(analysis: Analysis) -> Picture | None:
     }
     legend(figure, {**shown, **styles})
     caption = (
-        "Share of the queries that attend to nothing, mean over the heads of a layer; dashed: each "
-        "source with the target of another pair. Models that are not shown cannot be null"
+        "Share of the queries that attend to nothing, mean over the heads of a layer. Dashed: each "
+        "source with the target of another pair. Models that are not shown always attend to "
+        "something"
     )
     return Picture("null_rate", "Null rate", caption, png(figure))
 
 
 def density_picture(analysis: Analysis) -> Picture:
-    """How many weights are not 0, as a histogram by type (second paper)."""
+    """A histogram of the number of non-zero weights, by type (second paper)."""
     figure = new_figure(9.0, 3.0)
     panels = three_panels(figure, "queries (% for each number)")
     for type_, axes in panels.items():
@@ -225,20 +217,20 @@ def density_picture(analysis: Analysis) -> Picture:
     }
     legend(figure, entries)
     caption = (
-        "How many keys a query attends to, over all heads and layers of a type; at 0 it attends "
-        "to nothing. The longest hundredth is cut off"
+        "Number of keys that a query attends to, over all heads and layers of a type; a query at "
+        "0 attends to nothing. The highest 1 % of the numbers is not shown"
     )
     return Picture("density", "Head density", caption, png(figure))
 
 
 def density_edges(last: int) -> npt.NDArray[np.int64]:
-    """Where bars begin, and where the last one ends: 0 alone, then equally many numbers each."""
+    """The edges of the bars: one bar for 0, then bars of equal width."""
     width = max(1, math.ceil(last / 30))
     return np.array([0, *range(1, last + 1 + width, width)])
 
 
 def density_shares(model: ModelResult, type_: str) -> npt.NDArray[np.float64]:
-    """[N] share of the queries with n weights that are not 0, over all heads and layers."""
+    """The share [N] of the queries with n non-zero weights, over all heads and layers."""
     rows = [counts for layer in model.layers(type_) for counts in layer["heads"]["density"]]
     totals = np.zeros(max(map(len, rows)))
     for counts in rows:
@@ -248,12 +240,12 @@ def density_shares(model: ModelResult, type_: str) -> npt.NDArray[np.float64]:
 
 
 def usual_range(shares: npt.NDArray[np.float64]) -> int:
-    """The number of weights that all but a hundredth of the queries stay below."""
+    """The number of weights that 99 % of the queries do not exceed."""
     return int(np.searchsorted(np.cumsum(shares), 0.99))
 
 
 def alpha_picture(analysis: Analysis) -> Picture | None:
-    """Learned alphas of all heads (second paper)."""
+    """The learned alphas of all heads (second paper)."""
     figure = new_figure(9.0, 3.0)
     panels = three_panels(figure, "learned alpha")
     learning: dict[str, Any] = {}
@@ -264,7 +256,7 @@ def alpha_picture(analysis: Analysis) -> Picture | None:
                 if not alphas:
                     continue
                 learning[model.name] = Line2D([], [], **look(number), linestyle="none")
-                # Side by side, so that equal ones can be told apart.
+                # Side by side, so that equal values stay visible.
                 places = layer + np.linspace(-0.22, 0.22, len(alphas))
                 axes.plot(places, alphas, **look(number), linestyle="none", alpha=0.8)
     if not learning:
@@ -280,12 +272,12 @@ def alpha_picture(analysis: Analysis) -> Picture | None:
                     kind, (1.02, value), xycoords=("axes fraction", "data"), va="center", color=GREY
                 )
     legend(figure, learning)
-    caption = "A mark for each head, those of a layer side by side in their order"
+    caption = "One marker per head; the heads of a layer are side by side, in order"
     return Picture("alpha", "Learned alpha", caption, png(figure))
 
 
 def heads_picture(number: int, shown: HeadWeights) -> Picture:
-    """Figure 7: heat maps of heads, zeros blank and null rows in their own colour."""
+    """Figure 7: heat maps of heads, with zeros in white and null rows in their own colour."""
     cell = 0.19
     rows, columns = len(shown.queries), len(shown.keys)
     beside = len(shown.heads)
@@ -325,16 +317,16 @@ def heads_picture(number: int, shown: HeadWeights) -> Picture:
     title = f"Cross-attention of {shown.model}, layer {shown.layer}"
     darkest = "1" if shown.normalised else "the largest weight of the head"
     caption = (
-        "Rows are what is predicted, columns the source. White is exactly 0; a row that is all 0 "
+        "Rows are the predicted subwords, columns the source. White is exactly 0; a row of zeros "
         f"has its own colour. The darkest shade is {darkest}"
     )
     return Picture(f"heads_{number}", title, caption, png(figure))
 
 
 def coloured(weights: Weights, *, normalised: bool) -> npt.NDArray[np.float64]:
-    """[Q, K, 3] colours of weights [Q, K]; small weights are lifted by a square root.
+    """The colours [Q, K, 3] of weights [Q, K]; a square root makes small weights visible.
 
-    Shades of weights that sum to 1 are absolute, those of others relative to the largest.
+    Shades are absolute for weights that sum to 1, and relative to the largest weight otherwise.
     """
     largest = 1.0 if normalised else float(np.abs(weights).max()) or 1.0
     sizes = np.sqrt(np.abs(weights) / largest)

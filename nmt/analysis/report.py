@@ -1,8 +1,8 @@
-"""Builds report.html: one file with everything in it, that runs no script but its own.
+"""Builds report.html: one file that contains everything and runs no script but its own.
 
-All text goes into one JSON element, in which no character can end a script, and reaches the page as
-plain text. A policy in the page allows the one script and the one style sheet by their hashes, and
-no connection at all.
+All text goes into one JSON element, in which no character can end a script, and is shown as plain
+text. A Content-Security-Policy allows the script and the style sheet by their hashes, and no
+connections.
 """
 
 import base64
@@ -25,13 +25,13 @@ from nmt.data.codec import Codec, Segmentation, SideCodec
 from nmt.model.observe import Site
 from nmt.tables import Table
 
-LEVELS = 127  # of the size of a weight, in a signed byte
+LEVELS = 127  # levels of the absolute value of a weight, in a signed byte
 SCRIPTS = ("weights.js", "panel.js", "heads.js", "page.js")
 MEASURES = ("null_rate", "shuffled_null_rate", "sparsity", "entropy", "alpha")
-PICTURED_LENGTH = 14  # subwords; a sentence of about this length makes a readable figure
-BEGINNING = 70  # characters of a sentence in the list of sentences
+PICTURED_LENGTH = 14  # subwords of a sentence that makes a readable figure
+BEGINNING = 70  # characters shown in the list of sentences
 
-Shown = Mapping[int, PairAttention]  # by the place of the pair
+Shown = Mapping[int, PairAttention]  # by the index of the pair
 
 
 def build_report(
@@ -42,7 +42,7 @@ def build_report(
     tables: Sequence[Table],
     pictures: Sequence[Picture],
 ) -> bytes:
-    """The page. `texts` are the sources of the pairs to show, `shown` their attention by model."""
+    """The page; `texts` are the sources of the pairs to show, `shown` their attention per model."""
     places = sorted(texts)
     data = {
         "summary": summary(analysis),
@@ -68,7 +68,7 @@ def build_report(
 
 
 def assemble(data: Any) -> bytes:
-    """The page with its data, script and style in it."""
+    """The page with its data, script and style."""
     script = "".join(page_file(name) for name in SCRIPTS)
     style = page_file("page.css")
     policy = (
@@ -91,14 +91,14 @@ def page_file(name: str) -> str:
 
 
 def policy_hash(content: str) -> str:
-    """How a Content-Security-Policy names the content of an element."""
+    """The name of the content of an element in a Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
 def script_json(value: Any) -> str:
-    """JSON that is safe inside a script element: ASCII, and no `<` to end it or to open a comment.
+    """JSON that is safe inside a script element: ASCII without `<`, which could end the element.
 
-    The escapes stand only inside strings, where JSON reads them as the characters.
+    These characters occur only inside strings, where JSON reads the escapes as the characters.
     """
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
@@ -107,7 +107,7 @@ def script_json(value: Any) -> str:
 
 
 def summary(analysis: Analysis) -> str:
-    """What the report is about, in a line."""
+    """The models and texts of the report, in one line."""
     names = ", ".join(model.name for model in analysis.models)
     gold = f", gold alignments {analysis.gold}" if analysis.gold else ""
     return f"{names} on {analysis.pairs:,} pairs of {analysis.source} and {analysis.target}{gold}"
@@ -121,7 +121,7 @@ def shorten(text: str) -> str:
 def model_data(
     number: int, model: ModelResult, codec: Codec, seen: Sequence[PairAttention | None]
 ) -> dict[str, Any]:
-    """One model: its measures, and all heads on every sentence (None for one that is too long)."""
+    """The measures of one model, and all its heads on every sentence (None if it is too long)."""
     return {
         "name": model.name,
         "colour": COLOURS[number % len(COLOURS)],
@@ -135,7 +135,7 @@ def model_data(
 
 
 def layer_measures(model: ModelResult, type_: str) -> list[dict[str, list[float]]]:
-    """By layer and measure a number for each head, and after them one for the whole layer."""
+    """By layer and measure one number per head, and one for the whole layer at the end."""
     result = []
     for number, layer in enumerate(model.layers(type_)):
         measures: dict[str, list[float]] = {}
@@ -164,15 +164,15 @@ def sentence_data(codec: Codec, seen: PairAttention) -> dict[str, Any]:
 
 
 def side_data(codec: SideCodec, side: Segmentation) -> dict[str, Any]:
-    """Words, subwords without the end token, and the word of each subword."""
+    """The words, the subwords without the end token, and the word of each subword."""
     pieces = [codec.vocabulary.piece(number) for number in side.ids[:-1]]
     return {"words": side.words, "pieces": pieces, "word_of_piece": side.word_of_piece}
 
 
 def quantised(seen: PairAttention) -> bytes:
-    """Largest weight of every head as float32, then a signed byte for each weight of each head.
+    """The largest weight of every head as float32, then one signed byte per weight.
 
-    Heads are ordered by type, layer and number. A byte n stands for the largest weight times
+    Heads are ordered by type, layer and index. A byte n stands for the largest weight times
     (n / LEVELS)^2, with the sign of n; it is 0 only for weights that are exactly 0.
     """
     order = {type_: number for number, type_ in enumerate(TYPES)}
@@ -188,7 +188,7 @@ def quantised(seen: PairAttention) -> bytes:
 def quantise(
     weights: npt.NDArray[np.float32],
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int8]]:
-    """Largest size [H] and levels [H, Q, K] of weights [H, Q, K]."""
+    """The largest absolute weight [H] and the levels [H, Q, K] of weights [H, Q, K]."""
     largest = np.abs(weights).max(axis=(1, 2))
     sizes = np.abs(weights) / np.maximum(largest, np.finfo(np.float32).tiny)[:, None, None]
     levels = np.maximum(np.rint(LEVELS * np.sqrt(sizes)), weights != 0)
@@ -198,7 +198,7 @@ def quantise(
 def pictured_heads(
     models: Sequence[ModelResult], shown: Sequence[tuple[Codec, Shown]]
 ) -> list[HeadWeights]:
-    """For each model some heads of its middle layer on one sentence of a length that reads well."""
+    """For each model a few heads of its middle layer, on one sentence of readable length."""
     places = set.intersection(*(set(seen) for _, seen in shown))
     if not places:
         return []
@@ -214,7 +214,7 @@ def pictured_heads(
 
 
 def head_weights(model: ModelResult, codec: Codec, seen: PairAttention) -> HeadWeights:
-    """Heads of the middle layer that differ in how often they are null, or else in sparsity."""
+    """A few heads of the middle layer that differ in null rate, or else in sparsity."""
     layers = model.layers("cross")
     layer = (len(layers) - 1) // 2
     of_heads = layers[layer]["heads"]

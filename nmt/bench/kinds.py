@@ -1,4 +1,4 @@
-"""Models that differ in nothing but their attention."""
+"""The attention kinds that benchmarks compare."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ KINDS = (*ATTENTION_OPTIONS, LEARNED)
 
 
 def with_attention(model: ModelConfig, kind: str) -> ModelConfig:
-    """The same model with one kind of attention everywhere."""
+    """The same model with one attention kind in all sublayers."""
     sublayer = (
         SublayerAttentionConfig("entmax", alpha="learned")
         if kind == LEARNED

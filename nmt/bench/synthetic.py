@@ -1,4 +1,4 @@
-"""Tasks and models made of random numbers, for machines without data or a trained model."""
+"""Random data and models, for benchmarks without a corpus or a trained model."""
 
 import random
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from nmt.data.vocabulary import EOS
 from nmt.storage.directories import seal
 from nmt.storage.manifest import SealedDirectory
 
-FIRST_WORD = 4  # the numbers below are control symbols
-BATCHES = 20  # of a made-up corpus: enough that sentences of like length meet
+FIRST_WORD = 4  # lower ids are control symbols
+BATCHES = 20  # of a random corpus; enough to group sentences of similar length
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """The shapes of a made-up task; the defaults are the small Multi30k task's."""
+    """The shapes of random data and models; the defaults are those of a small Multi30k task."""
 
     dim: int = 256
     heads: int = 4
@@ -40,7 +40,7 @@ class Shapes:
 
 
 def synthetic_config(shapes: Shapes, *, precision: str = "float32") -> Config:
-    """A configuration with these shapes; it names no files."""
+    """A config with these shapes and without files."""
     assert precision in ("float32", "bfloat16", "float16")
     nothing = ParallelFiles((), ())
     return Config(
@@ -65,13 +65,13 @@ def synthetic_config(shapes: Shapes, *, precision: str = "float32") -> Config:
 
 
 def sentence_lengths(shapes: Shapes, count: int, *, seed: int) -> list[int]:
-    """Lengths without the end token, from 1 to twice the mean."""
+    """Random lengths without the end token, from 1 to twice the mean."""
     generator = random.Random(seed)
     return [generator.randint(1, 2 * shapes.length - 1) for _ in range(count)]
 
 
 def write_synthetic_corpus(directory: Path, shapes: Shapes) -> EncodedCorpus:
-    """Random pairs whose sides differ a little in length."""
+    """Random pairs whose sides have similar lengths."""
     pairs = BATCHES * max(1, shapes.batch_tokens // (shapes.length + 1))
     generator = np.random.default_rng(1)
     source = np.array(sentence_lengths(shapes, pairs, seed=1)) + 1
@@ -84,7 +84,7 @@ def write_synthetic_corpus(directory: Path, shapes: Shapes) -> EncodedCorpus:
 
 
 def random_tokens(lengths: Integers, shapes: Shapes) -> Tokens:
-    """The tokens of sentences in a row; each ends with EOS."""
+    """The concatenated random token ids of sentences that end with EOS."""
     generator = np.random.default_rng(2)
     size = int(lengths.sum())
     tokens = generator.integers(FIRST_WORD, shapes.vocabulary, size=size, dtype=np.uint32)
@@ -93,13 +93,13 @@ def random_tokens(lengths: Integers, shapes: Shapes) -> Tokens:
 
 
 def synthetic_codec(config: Config, shapes: Shapes) -> Codec:
-    """A codec whose words are numbers, as many as the vocabulary has entries besides controls."""
+    """A codec whose words are the decimal numbers of its token ids."""
     text = " ".join(map(str, range(FIRST_WORD, shapes.vocabulary)))
     return Codec.learn(config.data, [(text, text)], shared_vocabulary=True)
 
 
 def synthetic_lines(shapes: Shapes, count: int) -> list[str]:
-    """Sentences for `synthetic_codec`."""
+    """Random sentences for `synthetic_codec`."""
     generator = random.Random(3)
     return [
         " ".join(str(generator.randrange(FIRST_WORD, shapes.vocabulary)) for _ in range(length))

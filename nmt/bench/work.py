@@ -1,7 +1,7 @@
-"""How many operations in matrix products the mathematics of a model asks for.
+"""The number of operations in the matrix products of a model.
 
-A multiplication and an addition are two operations. Padding is no work that anybody asked for, so
-a program that pads reaches a smaller share of the machine's rate.
+A multiplication and an addition are two operations. Padding does not count, so a program that pads
+reaches a smaller share of the machine's rate.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from nmt.data.batching import Batch
 
 
 def encoder_operations(model: ModelConfig, source: int) -> int:
-    """The encoder on `source` tokens, and the keys and values of cross-attention."""
+    """Operations of the encoder and of the keys and values of cross-attention."""
     linear = source * (4 * model.dim**2 + 2 * model.dim * model.feed_forward_dim)
     attention = 2 * source**2 * model.dim
     cross = source * 2 * model.dim**2 * model.decoder_layers
@@ -21,7 +21,7 @@ def encoder_operations(model: ModelConfig, source: int) -> int:
 def decoder_operations(
     model: ModelConfig, source: int, target: int, *, seen: int, vocabulary: int
 ) -> int:
-    """The decoder and the output layer on `target` tokens that see `seen` tokens in all."""
+    """Operations of decoder and output layer; all `target` tokens together see `seen` tokens."""
     linear = target * (6 * model.dim**2 + 2 * model.dim * model.feed_forward_dim)
     attention = 2 * (seen + target * source) * model.dim
     output = target * model.dim * vocabulary
@@ -29,9 +29,9 @@ def decoder_operations(
 
 
 def training_operations(model: ModelConfig, batches: Sequence[Batch], *, vocabulary: int) -> int:
-    """Forward and backward pass, which takes two products for each one of the forward pass.
+    """Operations of the forward pass and of the backward pass, which takes twice as many.
 
-    Masked scores are counted: products of whole matrices are the quickest way past them.
+    Masked scores count, because products of whole matrices are the fastest way to compute the rest.
     """
     total = 0
     for batch in batches:
@@ -51,7 +51,7 @@ def training_operations(model: ModelConfig, batches: Sequence[Batch], *, vocabul
 def translation_operations(
     model: ModelConfig, *, source: int, target: int, beam: int, vocabulary: int
 ) -> int:
-    """Encoding a sentence once and `beam` hypotheses, with cached keys; lengths include the end."""
+    """Operations of encoding a sentence and decoding `beam` hypotheses; lengths include EOS."""
     one = decoder_operations(
         model, source, target, seen=target * (target + 1) // 2, vocabulary=vocabulary
     )

@@ -1,4 +1,4 @@
-"""nmt-export: a model in the form that another program reads."""
+"""nmt-export: a model in the format of another program."""
 
 import argparse
 import logging
@@ -14,27 +14,26 @@ logger = logging.getLogger("nmt.cli.export")
 
 
 def build_parser() -> console.Parser:
-    """The arguments of the command."""
+    """The arguments of nmt-export."""
     parser = console.Parser(
         prog="nmt-export",
-        description="Write a model in the form that another program reads. CTranslate2 translates "
-        "quickly on CPUs without torch; it knows softmax attention only, in every sublayer. The "
-        "result holds the weights, the vocabularies, the files that turn text into subwords and "
-        "back, and a README.md with a few lines of Python that translate with it. It appears as a "
-        "whole or not at all.",
-        epilog="Exit codes: 0 done, 2 bad input, an attention kind other than softmax or no "
-        "package ctranslate2 (pip install 'nmt[ctranslate2]'), 3 no usable model, 4 storage, 7 a "
-        "damaged file.",
+        description="Write a model in the format of another program. CTranslate2 translates fast "
+        "on CPUs without torch, but all attention has to be softmax. The output directory holds "
+        "the weights, the vocabularies, the files that turn text into subwords and back, and a "
+        "README.md with a few lines of Python that translate. It appears complete or not at all.",
+        epilog="Exit codes: 0 done; 2 bad input, an attention kind other than softmax, or the "
+        "package ctranslate2 is missing (pip install 'nmt[ctranslate2]'); 3 no usable model; 4 "
+        "storage; 7 a damaged file.",
     )
     parser.add_argument(
         "--model",
         type=Path,
         required=True,
         metavar="DIR",
-        help="a model directory, or a run directory: its average, else best, else newest "
-        "checkpoint is taken",
+        help="a model directory, or a run directory: its average, else its best model, else its "
+        "newest checkpoint",
     )
-    parser.add_argument("--format", choices=["ctranslate2"], required=True, help="of the result")
+    parser.add_argument("--format", choices=["ctranslate2"], required=True, help="format to write")
     parser.add_argument(
         "--output",
         type=Path,
@@ -46,14 +45,14 @@ def build_parser() -> console.Parser:
         "--quantization",
         choices=["float32", "int8"],
         default="float32",
-        help="of the weights: int8 takes a quarter of the room and is quicker, and changes a few "
-        "translations (default: float32)",
+        help="type of the weights: int8 needs a quarter of the space and is faster, but changes a "
+        "few translations (default: float32)",
     )
     return parser
 
 
 def export(arguments: argparse.Namespace) -> None:
-    """Check, load, write."""
+    """Check the output directory, load the model and write it."""
     output = Path(os.path.abspath(arguments.output))
     check_output(output)
     from nmt.checkpoint.model_directory import ModelDirectory, find_model
@@ -65,7 +64,7 @@ def export(arguments: argparse.Namespace) -> None:
 
 
 def check_output(output: Path) -> None:
-    """Never write over anything: an exported model is easily made again elsewhere."""
+    """Reject an output that exists, because nothing is ever overwritten."""
     if not os.path.lexists(output):
         return
     if not output.is_dir() or output.is_symlink() or any(output.iterdir()):
@@ -73,7 +72,7 @@ def check_output(output: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the result is its exit code."""
+    """Run nmt-export; returns the exit code."""
     return console.run(build_parser(), export, argv)
 
 

@@ -1,4 +1,4 @@
-"""nmt-score: how good translations are, with signatures that let others repeat the numbers."""
+"""nmt-score: scores of translations, with signatures that let others reproduce them."""
 
 import argparse
 import json
@@ -14,14 +14,14 @@ from nmt.cli import console
 from nmt.cli.arguments import positive
 from nmt.data.text import read_text
 from nmt.errors import DataError
-from nmt.evaluation import Comparison, Score
+from nmt.evaluation import Comparison
 
 logger = logging.getLogger(__name__)
 
 DESCRIPTION = """\
-Score translations against references with SacreBLEU: BLEU, chrF2 (higher is better) and TER (lower
-is better), each with the signature that lets others repeat it. Give raw, detokenised text, one
-sentence a line; .gz, .xz and .bz2 files are read as they are."""
+Score translations against references with SacreBLEU: BLEU and chrF2 (higher is better) and TER
+(lower is better), each with the signature that others need to reproduce it. Give raw, detokenised
+text with one sentence per line; files may be compressed (.gz, .xz, .bz2)."""
 
 EPILOG = """\
 examples:
@@ -32,10 +32,9 @@ examples:
   nmt-score --hypothesis seed1.de seed2.de seed3.de --reference test.de --over-seeds
   nmt-score --hypothesis out.tok.de --reference test.tok.de --metrics --tokenized-bleu
 
-Several files after --reference are several references for each line. Test sets are read from
-SacreBLEU's cache, $SACREBLEU or ~/.sacrebleu; nothing is downloaded unless --download is given.
-The scores go to standard output, warnings to standard error; exit code 2 says that the input
-cannot be scored."""
+Several files after --reference are several references per line. Test sets are read from the cache
+of SacreBLEU, $SACREBLEU or ~/.sacrebleu; only --download uses the network. Scores go to standard
+output and warnings to standard error. The exit code is 2 if the input cannot be scored."""
 
 
 def build_parser() -> console.Parser:
@@ -61,7 +60,7 @@ def _add_input(parser: console.Parser) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help="the translations; several files are several systems, shown side by side",
+        help="translations; several files are several systems, shown side by side",
     )
     references = group.add_mutually_exclusive_group(required=True)
     references.add_argument(
@@ -69,22 +68,22 @@ def _add_input(parser: console.Parser) -> None:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="the reference translations; several files: several references for each line",
+        help="reference translations; several files are several references per line",
     )
     references.add_argument(
         "--test-set",
         metavar="NAME",
-        help="take the references of this SacreBLEU test set, e.g. wmt14/full or multi30k/2016",
+        help="SacreBLEU test set to take the references from, e.g. wmt14/full or multi30k/2016",
     )
     group.add_argument(
         "--language-pair",
         metavar="SRC-TGT",
-        help="e.g. en-de; needed with --test-set, and zh as target chooses --tokenize zh",
+        help="languages, e.g. en-de; needed with --test-set; the target zh implies --tokenize zh",
     )
     group.add_argument(
         "--download",
         action="store_true",
-        help="let SacreBLEU fetch a test set that is not in its cache",
+        help="let SacreBLEU download a test set that is not in its cache",
     )
 
 
@@ -95,13 +94,13 @@ def _add_metrics(parser: console.Parser) -> None:
         nargs="*",
         choices=evaluation.METRICS,
         default=list(evaluation.METRICS),
-        help="SacreBLEU metrics (default: bleu chrf ter); without a name: none of them",
+        help="SacreBLEU metrics (default: bleu chrf ter); --metrics without a name means none",
     )
     group.add_argument(
         "--tokenized-bleu",
         action="store_true",
-        help="also BLEU as multi-bleu.perl computes it on the words of the text as given; "
-        "not comparable with SacreBLEU",
+        help="add BLEU as multi-bleu.perl computes it, on the text as it is tokenised; not "
+        "comparable with SacreBLEU's BLEU",
     )
     group.add_argument(
         "--tokenize",
@@ -111,8 +110,8 @@ def _add_metrics(parser: console.Parser) -> None:
     group.add_argument(
         "--lowercase",
         action="store_true",
-        help="ignore case in BLEU and chrF, as TER always does; in tokenized BLEU that of A to Z "
-        "only, as multi-bleu.perl -lc does",
+        help="ignore case in BLEU and chrF, as TER always does; tokenized BLEU ignores only that "
+        "of A to Z, as multi-bleu.perl -lc does",
     )
 
 
@@ -123,27 +122,27 @@ def _add_comparison(parser: console.Parser) -> None:
         nargs="?",
         const="bs",
         choices=("bs", "ar"),
-        help="test the difference of each system from the first: bs, paired bootstrap (what "
-        "--paired alone means), or ar, approximate randomisation",
+        help="test each system against the first one with paired bootstrap resampling (bs, the "
+        "default) or approximate randomisation (ar)",
     )
     group.add_argument(
         "--samples",
         type=positive,
         metavar="N",
-        help="bootstrap samples or randomisation trials (default: bs 1000, ar 10000)",
+        help="number of bootstrap samples or randomisation trials (default: bs 1000, ar 10000)",
     )
     group.add_argument(
         "--seed",
         type=positive,
         default=evaluation.DEFAULT_SEED,
         metavar="N",
-        help="seed of the paired test, from 1 up (default: %(default)s, SacreBLEU's)",
+        help="seed of the paired test, at least 1 (default: %(default)s, as in SacreBLEU)",
     )
     group.add_argument(
         "--over-seeds",
         action="store_true",
-        help="the hypotheses are runs of one system with different seeds: add mean and sample "
-        "standard deviation",
+        help="the hypotheses are runs of one system with different seeds: add their mean and "
+        "sample standard deviation",
     )
 
 
@@ -155,7 +154,7 @@ def _add_output(parser: console.Parser) -> None:
         choices=range(13),
         default=2,
         metavar="DIGITS",
-        help="digits after the point in the table, 0 to 12 (default: %(default)s); JSON has all",
+        help="digits after the point in the table, 0 to 12 (default: %(default)s)",
     )
     group.add_argument(
         "--json", action="store_true", help="write one JSON object instead of a table"
@@ -163,7 +162,7 @@ def _add_output(parser: console.Parser) -> None:
 
 
 def score(arguments: argparse.Namespace) -> None:
-    """Read, check, score, print."""
+    """Read and check the text, score it and print the scores."""
     _check_arguments(arguments)
     reference_paths: list[Path] = arguments.reference or evaluation.official_references(
         arguments.test_set, arguments.language_pair, download=arguments.download
@@ -213,7 +212,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
 def _read(path: Path) -> list[str]:
     lines = list(read_text(path))
     if not lines:
-        raise DataError(f"expected a sentence a line, got an empty file: {path}")
+        raise DataError(f"expected one sentence per line, got an empty file: {path}")
     return lines
 
 
@@ -227,22 +226,20 @@ def _warn_of_tokenized_text(path: Path, lines: Sequence[str], *, raw_expected: b
 
 
 def _warn_of_zero(path: Path, row: Sequence[Comparison]) -> None:
-    """BLEU is 0, even for a perfect file, when the lines are too short: say so."""
+    """Warn of a BLEU of 0, which even a perfect file has if its lines are too short."""
     for entry in row:
         if "precisions" in entry.score.details and entry.score.value == 0:
-            logger.warning(
-                "%s of %s is 0: no four words in a row match a reference", entry.score.name, path
-            )
+            logger.warning("%s of %s is 0: no 4-gram matches a reference", entry.score.name, path)
 
 
 def _tokenizer(arguments: argparse.Namespace) -> str:
-    """SacreBLEU's tokenizer: the one asked for, else by the target language."""
+    """The tokenizer that was asked for, or that of the target language."""
     if arguments.tokenize:
         return str(arguments.tokenize)
     target = (arguments.language_pair or "").partition("-")[2]
     if target in ("ja", "ko"):
         logger.warning(
-            "tokenizer 13a does not suit target language %s; consider --tokenize char", target
+            "tokenizer 13a is not made for target language %s; consider --tokenize char", target
         )
     return "zh" if target == "zh" else "13a"
 
@@ -252,7 +249,7 @@ def _score_systems(
     systems: Sequence[Sequence[str]],
     references: Sequence[Sequence[str]],
 ) -> list[list[Comparison]]:
-    """For each system a row of scores; without --paired they have no p-values."""
+    """One row of scores per system; without --paired they have no p-values."""
     metrics = evaluation.Metrics(
         references,
         names=list(dict.fromkeys(arguments.metrics)),
@@ -265,20 +262,16 @@ def _score_systems(
             systems, test=arguments.paired, samples=arguments.samples, seed=arguments.seed
         )
     else:
-        rows = [[_alone(entry) for entry in metrics.score(system)] for system in systems]
+        rows = [[Comparison(entry) for entry in metrics.score(system)] for system in systems]
     if arguments.tokenized_bleu:
         for row, system in zip(rows, systems, strict=True):
             value = evaluation.tokenized_bleu(system, references, lowercase=arguments.lowercase)
-            row.append(_alone(value))
+            row.append(Comparison(value))
     return rows
 
 
-def _alone(score: Score) -> Comparison:
-    return Comparison(score, p_value=None, mean=None, interval=None)
-
-
 def _deviations(rows: Sequence[Sequence[Comparison]]) -> list[tuple[str, float, float]]:
-    """(metric, mean, sample standard deviation) over the systems, for each metric."""
+    """(metric, mean, sample standard deviation) over the systems, per metric."""
     columns = zip(*rows, strict=True)
     return [
         (
@@ -339,7 +332,7 @@ def _entry_as_json(entry: Comparison, *, paired: str | None) -> dict[str, Any]:
 
 
 def _as_table(arguments: argparse.Namespace, rows: Sequence[Sequence[Comparison]]) -> str:
-    """One system: a line a metric. Several: a line a system, then the signatures."""
+    """One line per metric for one system; one line per system, then signatures, for several."""
     width = arguments.width
     signatures = [[entry.score.name, entry.score.signature] for entry in rows[0]]
     if len(rows) == 1:
@@ -378,7 +371,7 @@ def _align(table: Sequence[Sequence[str]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run nmt-score and return its exit code."""
+    """Run nmt-score; returns the exit code."""
     return console.run(build_parser(), score, argv)
 
 

@@ -213,7 +213,7 @@ def test_text_never_becomes_markup(browser: Page, folder: Path) -> None:
     for view in ("heads", "numbers", "look"):
         browser.run(f"document.querySelector('[data-view={view}]').click()")
     assert browser.run("window.marker") is None
-    assert browser.run("document.title") == "What the attention does"
+    assert browser.run("document.title") == "Attention analysis"
     assert browser.run("document.scripts.length") == 2
     loaded = browser.run("performance.getEntriesByType('resource').map((entry) => entry.name)")
     assert [name for name in loaded if not name.startswith("data:")] == []

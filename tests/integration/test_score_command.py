@@ -313,7 +313,7 @@ class TestWarnings:
         path = write(tmp_path / "short", ["a dog", "a cat"])
         code, _, err = run(capsys, "--hypothesis", path, "--reference", path, "--metrics", "bleu")
         assert code == 0
-        assert err == f"warning: BLEU of {path} is 0: no four words in a row match a reference\n"
+        assert err == f"warning: BLEU of {path} is 0: no 4-gram matches a reference\n"
 
     def test_languages_without_spaces(
         self, files: dict[str, str], capsys: pytest.CaptureFixture[str]

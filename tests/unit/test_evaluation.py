@@ -14,13 +14,21 @@ from nmt.errors import DataError
 from nmt.evaluation import (
     METRICS,
     Metrics,
+    References,
+    Score,
     bleu,
     chrf,
     official_references,
     signs_of_tokenization,
-    ter,
     tokenized_bleu,
 )
+
+
+def ter(hypotheses: list[str], references: References) -> Score:
+    """The one score of TER."""
+    (score,) = Metrics(references, names=["ter"]).score(hypotheses)
+    return score
+
 
 REFERENCE = ["the cat sat on the mat .", "a dog, seen by the old man, runs away."]
 HYPOTHESIS = ["the cat sat on a mat .", "A dog seen by the old man runs home."]
