@@ -35,6 +35,7 @@ from nmt.data.text import Pair, ReadStatistics, read_pairs
 from nmt.errors import DataError, IntegrityError, StorageError
 from nmt.progress import progress_bar
 from nmt.storage.directories import replaced_directory
+from nmt.storage.lock import locked_to_write
 from nmt.storage.manifest import MANIFEST, PREPARED_DATA, SealedDirectory
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ def prepare(config: Config, *, verify: bool = False, repair: bool = True) -> Pre
     prepared again, or without `repair` raised as an IntegrityError.
     """
     directory = resolved_prepared_dir(config)
-    with prepared_directory.locked(directory) as writable:
+    with locked_to_write(directory) as writable:
         settings = settings_that_matter(config)
         inputs = prepared_directory.describe_inputs(input_roles(config.data))
         reason = out_of_date(directory, settings, inputs, writable=writable)

@@ -4,19 +4,14 @@ It is a sealed directory: its manifest has the SHA-256 of each file, and says fr
 with which settings they were made. Beside DIR lies DIR.lock.
 """
 
-import contextlib
-import errno
-import logging
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nmt.errors import DataError, IntegrityError
-from nmt.storage.directories import recover
-from nmt.storage.files import make_directories, replace_file, storage_errors
+from nmt.storage.files import replace_file
 from nmt.storage.hashing import bytes_sha256, file_sha256
-from nmt.storage.lock import LockFile
 from nmt.storage.manifest import (
     MANIFEST,
     FileEntry,
@@ -24,37 +19,6 @@ from nmt.storage.manifest import (
     encode_manifest,
     read_manifest,
 )
-
-logger = logging.getLogger(__name__)
-
-NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
-
-
-@contextlib.contextmanager
-def locked(directory: Path) -> Iterator[bool]:
-    """Keep other processes from preparing `directory`, waiting for one that does.
-
-    Yields false, without a lock, where nothing can be written: data on a read-only disk can still
-    be used. What a process that died left behind is undone.
-    """
-    path = directory.with_name(f"{directory.name}.lock")
-    lock = None
-    with storage_errors(path):
-        try:
-            make_directories(path.parent)
-            lock = LockFile(path)
-        except OSError as error:
-            if error.errno not in NOT_WRITABLE:
-                raise
-    if lock is None:
-        yield False
-        return
-    with lock:
-        if not lock.acquire():
-            logger.info("waiting for %s, which prepares %s", lock.owner(), directory)
-            lock.acquire(wait=True)
-        recover(directory.parent, name=directory.name, exclusive=True)
-        yield True
 
 
 def read_about(directory: Path) -> Manifest:

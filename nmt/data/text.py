@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import BinaryIO, Literal, NamedTuple, Self, cast
 
 from nmt.errors import DataError, StorageError
+from nmt.storage.files import replaced_file, storage_errors
 
 logger = logging.getLogger(__name__)
 
@@ -305,40 +306,31 @@ class LineWriter:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._name = "standard output" if path is None else str(path)
-        self._temporary: Path | None = None
-        self._direct = False
+        self._direct = path is None
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        try:
-            self._file, self._stream = self._start()
-        except OSError as error:
-            raise StorageError(f"{self._name}: cannot be written ({error.strerror})") from error
+        with storage_errors(self._name):
+            self._stream = self._start()
         return self
 
-    def _start(self) -> tuple[BinaryIO, BinaryIO]:
+    def _start(self) -> BinaryIO:
         if self.path is None:
+            return sys.stdout.buffer
+        if self.path.exists() and not self.path.is_file():
             self._direct = True
-            return sys.stdout.buffer, sys.stdout.buffer
-        self._real = Path(os.path.realpath(self.path))  # replace what a link points to
-        if self._real.exists() and not self._real.is_file():
-            self._direct = True
-            file: BinaryIO = open(self._real, "wb")  # noqa: SIM115 (closed in __exit__)
-            return file, file
-        self._temporary = self._real.with_name(f".{self._real.name}.{os.getpid()}.tmp")
-        file = open(self._temporary, "wb", buffering=CHUNK)  # noqa: SIM115
-        return file, _compress(self._real.suffix, file)
+            return self._stack.enter_context(open(self.path, "wb"))
+        file = self._stack.enter_context(replaced_file(self.path))
+        stream = _compress(Path(os.path.realpath(self.path)).suffix, file)
+        return file if stream is file else self._stack.enter_context(stream)
 
     def write(self, line: str) -> None:
         """Write one line; the LF is added."""
         assert "\n" not in line
-        try:
+        with storage_errors(self._name):
             self._stream.write(line.encode() + b"\n")
             if self._direct:
                 self._stream.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise StorageError(f"{self._name}: cannot be written ({error.strerror})") from error
 
     def __exit__(
         self,
@@ -346,40 +338,12 @@ class LineWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self.path is None:
-            return
-        if self._temporary is None:
-            self._close_direct(failed=kind is not None)
-            return
         try:
-            with self._file:
-                if self._stream is not self._file:
-                    self._stream.close()
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            if kind is None:
-                os.replace(self._temporary, self._real)
-                _sync_directory(self._real.parent)
-        except OSError as problem:
-            if kind is None:
-                raise StorageError(
-                    f"{self._name}: cannot be written ({problem.strerror})"
-                ) from problem
-        finally:
-            self._temporary.unlink(missing_ok=True)
-
-    def _close_direct(self, *, failed: bool) -> None:
-        """Close a pipe or device; what it did not take is reported once."""
-        try:
-            self._file.close()
-        except BrokenPipeError:
-            if not failed:
+            with storage_errors(self._name):
+                self._stack.__exit__(kind, error, traceback)
+        except (StorageError, BrokenPipeError):
+            if kind is None:  # else it was reported by what went wrong before
                 raise
-        except OSError as problem:
-            if not failed:
-                raise StorageError(
-                    f"{self._name}: cannot be written ({problem.strerror})"
-                ) from problem
 
 
 def _compress(suffix: str, file: BinaryIO) -> BinaryIO:
@@ -390,12 +354,3 @@ def _compress(suffix: str, file: BinaryIO) -> BinaryIO:
     if suffix == ".bz2":
         return cast(BinaryIO, bz2.BZ2File(file, "wb"))
     return file
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename in the directory survive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,8 +6,8 @@ as `source/n` and `target/n`, the end token last. A .jsonl file has an object a 
 line, source, target and cross (nested lists of the same shape). Blank lines have empty arrays.
 """
 
+import contextlib
 import json
-import os
 import zipfile
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from nmt.data.text import LineWriter
 from nmt.decoding.alignment import Attention
-from nmt.errors import StorageError, UserError
+from nmt.errors import UserError
+from nmt.storage.files import replaced_file, storage_errors
 
 DIGITS = 6  # decimals in JSON
 
@@ -28,13 +29,11 @@ class NumpyAttention:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        try:
-            self.archive = zipfile.ZipFile(self.temporary, "w", zipfile.ZIP_DEFLATED)
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be written ({error.strerror})") from error
+        file = self._stack.enter_context(replaced_file(self.path))
+        self.archive = self._stack.enter_context(zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED))
         return self
 
     def write(self, number: int, attention: Attention) -> None:
@@ -44,7 +43,10 @@ class NumpyAttention:
         self._add(f"target/{number}", np.array(attention.target, dtype=np.str_))
 
     def _add(self, name: str, array: npt.NDArray[np.generic]) -> None:
-        with self.archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+        with (
+            storage_errors(self.path),
+            self.archive.open(f"{name}.npy", "w", force_zip64=True) as member,
+        ):
             np.lib.format.write_array(member, array, allow_pickle=False)
 
     def __exit__(
@@ -53,14 +55,8 @@ class NumpyAttention:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self.archive.close()
-            if kind is None:
-                with open(self.temporary, "rb") as file:
-                    os.fsync(file.fileno())
-                os.replace(self.temporary, self.path)
-        finally:
-            self.temporary.unlink(missing_ok=True)
+        with storage_errors(self.path):
+            self._stack.__exit__(kind, error, traceback)
 
 
 class JsonAttention:

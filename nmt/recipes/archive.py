@@ -12,11 +12,9 @@ import gzip
 import io
 import lzma
 import os
-import shutil
 import stat
 import struct
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +24,8 @@ from pathlib import Path
 from typing import IO, cast
 
 from nmt.errors import DataError, StorageError
+from nmt.storage.directories import built_directory, install_directory
+from nmt.storage.files import storage_errors
 
 COPY_BYTES = 1 << 18
 MAX_RATIO = 40  # text shrinks to a tenth at most
@@ -80,17 +80,14 @@ def extract(
     name = " + ".join(str(part) for part in parts)
     if max_bytes is None:
         max_bytes = ROOM + MAX_RATIO * sum(part.stat().st_size for part in parts)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    # A new directory of ours that is closed to others: nothing in it can be a link beforehand.
-    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    try:
+    with storage_errors(directory), built_directory(directory) as temporary:
+        # It is ours alone: nothing in it can be a link beforehand.
+        temporary.chmod(0o700)
         with _one_line_errors(name), contextlib.ExitStack() as stack:
             members = _members(parts, max_bytes, stack)
             _write_wanted(members, frozenset(wanted), temporary, name=name, max_bytes=max_bytes)
         temporary.chmod(0o755)
-        os.rename(temporary, directory)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        install_directory(temporary, directory)
 
 
 @contextlib.contextmanager

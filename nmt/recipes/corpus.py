@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import logging
 import os
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.encoding import available_cores
-from nmt.data.prepared_directory import locked
 from nmt.data.text import LineWriter, read_text
 from nmt.errors import DataError
 from nmt.recipes.archive import extract
@@ -22,6 +20,8 @@ from nmt.recipes.cleaning import CleaningReport, Part, clean, make_normalizer
 from nmt.recipes.download import CHECKSUMS, fetch
 from nmt.recipes.recipe import File, Place, Recipe, TextSet, parse_place
 from nmt.recipes.sgm import read_parallel, read_segments
+from nmt.storage.hashing import bytes_sha256
+from nmt.storage.lock import locked_to_write
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def build_corpus(recipe: Recipe, layout: Layout, *, provided: Path | None) -> No
     if provided is not None and not provided.is_dir():
         raise DataError(f"--data {provided}: expected a directory with files of the recipe")
     layout.directory.mkdir(parents=True, exist_ok=True)
-    with locked(layout.directory):
+    with locked_to_write(layout.directory):
         sets = [*layout.pair("train"), *layout.pair(recipe.validation.name)]
         sets += layout.pair(recipe.test.name)
         builder = Builder(recipe, layout, provided)
@@ -158,7 +158,7 @@ class Builder:
         """Where the members of an archive go; another archive of that name goes elsewhere."""
         digest = "".join(self.found[name].sha256 for name in files)
         name = files[0].replace("/", "-")
-        short = hashlib.sha256(digest.encode()).hexdigest()[:12]
+        short = bytes_sha256(digest.encode())[:12]
         return self.layout.directory / UNPACKED / f"{name}-{short}"
 
     def _path(self, text: str) -> Path:
@@ -262,7 +262,7 @@ class Builder:
         settings = {name: settings[name] for name in related}
         own = self._user_files() if self.provided is not None else []
         text = json.dumps([settings, own], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return bytes_sha256(text.encode())
 
     def _user_files(self) -> list[Any]:
         places = (parse_place(text) for corpus in self.recipe.train for text in corpus.places)

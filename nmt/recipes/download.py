@@ -5,7 +5,6 @@ server that is. It is continued only when the server still has the very same one
 """
 
 import contextlib
-import fcntl
 import http.client
 import ipaddress
 import json
@@ -24,6 +23,8 @@ from typing import IO, Any, BinaryIO
 from nmt.errors import DataError, IntegrityError, LockedError, StorageError
 from nmt.progress import progress_bar
 from nmt.recipes.checksums import ChecksumFile, Expected
+from nmt.storage.files import install_file
+from nmt.storage.lock import take_lock
 
 logger = logging.getLogger(__name__)
 
@@ -134,8 +135,7 @@ def _download_from_any(
             wrong = IntegrityError(f"{url}: not the right file, deleted ({error})")
             logger.warning("%s", wrong)
             continue
-        os.fsync(part.fileno())
-        os.replace(partial, path)
+        install_file(partial, path)
         _beside(path, ".part.json").unlink(missing_ok=True)
         logger.info("downloaded %s from %s", path, url)
         return
@@ -322,11 +322,9 @@ def _partial(path: Path) -> Iterator[BinaryIO]:
 def _open_alone(partial: Path, path: Path) -> BinaryIO:
     while True:
         file = open(partial, "ab+")  # noqa: SIM115 (closed by _partial)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take_lock(file.fileno(), path):
             file.close()
-            raise LockedError(f"{path}: another process is downloading it; wait for it") from None
+            raise LockedError(f"{path}: another process is downloading it; wait for it")
         if _is_at(file, partial):
             return file
         file.close()  # another process finished and renamed it between our two steps

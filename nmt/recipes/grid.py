@@ -4,12 +4,13 @@ import contextlib
 import json
 import logging
 import math
-import struct
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from safetensors import SafetensorError, safe_open
 
 from nmt.config.config import resolved_prepared_dir
 from nmt.data.text import LineWriter
@@ -194,12 +195,10 @@ def count_parameters(run: Run) -> int | None:
     """
     for directory in (run.model, run.config.run_dir / "best"):
         try:
-            with open(directory / "model.safetensors", "rb") as file:
-                (size,) = struct.unpack("<Q", file.read(8))
-                header = json.loads(file.read(size))
-            tensors = [value for name, value in header.items() if name != "__metadata__"]
-            return sum(int(math.prod(tensor["shape"])) for tensor in tensors)
-        except (OSError, ValueError, KeyError, struct.error):
+            with safe_open(directory / "model.safetensors", framework="numpy") as file:
+                shapes = [file.get_slice(name).get_shape() for name in file.offset_keys()]
+            return sum(int(math.prod(shape)) for shape in shapes)
+        except (OSError, SafetensorError):
             continue  # the table is about other things: a blank will do
     return None
 

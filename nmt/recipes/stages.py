@@ -1,6 +1,5 @@
 """The stages of a recipe; each is a command that could be typed, skipped when its work is done."""
 
-import hashlib
 import importlib.util
 import json
 import logging
@@ -21,6 +20,7 @@ from nmt.errors import ConfigError, StorageError
 from nmt.recipes.corpus import Layout, build_corpus, free_gigabytes
 from nmt.recipes.estimates import preparation_estimate, training_estimate
 from nmt.recipes.recipe import Recipe
+from nmt.storage.hashing import bytes_sha256, file_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ def with_stamp(
     """Do the work unless its outputs exist and were made of the same inputs."""
     run.results.mkdir(parents=True, exist_ok=True)
     stamp = run.results / f".{name}.done"
-    digest = hashlib.sha256("\n".join(inputs).encode()).hexdigest()
+    digest = bytes_sha256("\n".join(inputs).encode())
     if all(path.exists() for path in outputs) and _read(stamp) == digest:
         logger.info("%s: done before, nothing has changed", name)
         return
@@ -333,7 +333,4 @@ def detokenize_file(source: Path, target: Path, language: str) -> None:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, or a word for one that is missing."""
-    if not path.is_file():
-        return "missing"
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(path) if path.is_file() else "missing"

@@ -64,6 +64,15 @@ def new_directory(path: Path) -> Iterator[Path]:
         sync_directory(path.parent)
 
 
+def install_directory(temporary: Path, path: Path) -> None:
+    """Sync all that is in a finished directory without a manifest, and rename it to its place."""
+    for inside in sorted(temporary.rglob("*")):
+        sync_file(inside)
+    sync_directory(temporary)
+    os.rename(temporary, path)
+    sync_directory(path.parent)
+
+
 def replace_directory(path: Path, files: Mapping[str, Writer]) -> None:
     """Create the directory `path` with a manifest in the place of the one that may be there."""
     with replaced_directory(path, {}) as temporary:

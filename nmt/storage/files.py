@@ -24,12 +24,12 @@ def storage_errors(path: Path | str) -> Iterator[None]:
         raise  # the reader of a pipe has seen enough: that is no failure of storage
     except OSError as error:
         reason = error.strerror or str(error)
-        raise StorageError(f"{path}: could not be written ({reason})") from error
+        raise StorageError(f"{path}: cannot be written ({reason})") from error
 
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a small file in the place of the one that may be there."""
-    with replaced_file(path) as file:
+    with storage_errors(path), replaced_file(path) as file:
         file.write(data)
 
 

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
@@ -12,11 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nmt.errors import LockedError, StorageError
+from nmt.storage.directories import recover
 from nmt.storage.files import make_directories, storage_errors
+
+logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
 PATIENCE = 0.5  # seconds: a process that is just ending may still hold the lock
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
+NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
 
 
 class LockFile:
@@ -43,19 +48,12 @@ class LockFile:
 
     def acquire(self, *, wait: bool = False) -> bool:
         """Try to take the lock, or wait for it as long as it takes; whether it is ours now."""
-        try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            with storage_errors(self.path):
-                os.ftruncate(self.descriptor, 0)
-                owner = {"pid": os.getpid(), "host": socket.gethostname()}
-                os.pwrite(self.descriptor, json.dumps(owner).encode(), 0)
-        except OSError as error:
-            if error.errno in BUSY:
-                return False
-            raise StorageError(
-                f"{self.path}: this file system cannot lock files ({error.strerror}); "
-                "choose a directory on another one"
-            ) from error
+        if not take_lock(self.descriptor, self.path, wait=wait):
+            return False
+        with storage_errors(self.path):
+            os.ftruncate(self.descriptor, 0)
+            owner = {"pid": os.getpid(), "host": socket.gethostname()}
+            os.pwrite(self.descriptor, json.dumps(owner).encode(), 0)
         return True
 
     def owner(self) -> str:
@@ -79,6 +77,20 @@ def close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=close_in_child)
+
+
+def take_lock(descriptor: int, path: Path, *, wait: bool = False) -> bool:
+    """Lock an open file for this process; false when another holds it and we do not wait."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno in BUSY:
+            return False
+        raise StorageError(
+            f"{path}: this file system cannot lock files ({error.strerror}); "
+            "choose a directory on another one"
+        ) from error
+    return True
 
 
 @contextmanager
@@ -112,3 +124,30 @@ def acquire_soon(lock: LockFile) -> None:
                 "wait for it to end, or choose another run_dir"
             )
         time.sleep(0.05)
+
+
+@contextmanager
+def locked_to_write(directory: Path) -> Iterator[bool]:
+    """Keep other processes from making `directory`, waiting for one that does; undo what it left.
+
+    Yields false, without a lock, where nothing can be written: what is on a read-only disk can
+    still be used. The lock lies beside the directory, which may be replaced.
+    """
+    path = directory.with_name(f"{directory.name}.lock")
+    lock = None
+    with storage_errors(path):
+        try:
+            make_directories(path.parent)
+            lock = LockFile(path)
+        except OSError as error:
+            if error.errno not in NOT_WRITABLE:
+                raise
+    if lock is None:
+        yield False
+        return
+    with lock:
+        if not lock.acquire():
+            logger.info("waiting for %s, which makes %s", lock.owner(), directory)
+            lock.acquire(wait=True)
+        recover(directory.parent, name=directory.name, exclusive=True)
+        yield True

@@ -127,7 +127,7 @@ def test_a_full_disk_is_not_blamed_on_the_inputs(
         with largest_file(sizes.randrange(largest)):
             code = main(["--run", str(run), "--last", "2"])
         message = capsys.readouterr().err.rstrip("\n").split("\n")[-1]
-        assert (code, "could not be written" in message) == (4, True), message
+        assert (code, "cannot be written" in message) == (4, True), message
         assert str(run / "average") in message
         assert content(tmp_path) == before
 

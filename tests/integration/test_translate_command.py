@@ -398,7 +398,7 @@ def test_mistakes_are_one_line(
     assert code == 2
     assert message in lines[-1]
     assert "Traceback" not in "".join(lines)
-    assert not list(tmp_path.glob("*.tmp")) + list(tmp_path.glob(".*.tmp"))
+    assert not list(tmp_path.glob(".nmt-*"))
 
 
 def test_bad_text_names_the_line(

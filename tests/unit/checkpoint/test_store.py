@@ -293,7 +293,7 @@ def refused(store: CheckpointStore, step: int, reason: str) -> bool:
     try:
         store.save(step, plain_files(step))
     except StorageError as error:
-        return str(error).endswith(f"step-{step:08d}: could not be written ({reason})")
+        return str(error).endswith(f"step-{step:08d}: cannot be written ({reason})")
     return False
 
 
@@ -329,7 +329,7 @@ def test_disk_full_at_any_byte(tmp_path: Path, count: int) -> None:
     for number in range(count):
         with (
             largest_file(generator.randrange(size)),
-            pytest.raises(StorageError, match=r"step-00000002: could not be written \(.*large"),
+            pytest.raises(StorageError, match=r"step-00000002: cannot be written \(.*large"),
         ):
             store.save(2, files[number % 2])
         assert content(store.directory) == before

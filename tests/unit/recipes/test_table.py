@@ -3,10 +3,11 @@
 import json
 import re
 import shutil
-import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from nmt.config.loading import load_config
 from nmt.errors import ConfigError, DataError
@@ -249,12 +250,9 @@ def test_significance_is_that_of_the_first_seed_that_has_a_translation(tmp_path)
 def test_outcome_of_a_run(tmp_path):
     runs = Runs(tmp_path)
     directory = runs.write("01-softmax", runs.lines, 100.0)
-    header = json.dumps(
-        {"__metadata__": {}, "a": {"shape": [3, 4]}, "b": {"shape": [5]}, "c": {"shape": []}}
-    ).encode()
     (directory / "average").mkdir()
-    content = struct.pack("<Q", len(header)) + header + b"numbers"
-    (directory / "average" / "model.safetensors").write_bytes(content)
+    tensors = {"a": np.zeros((3, 4)), "b": np.zeros(5), "c": np.zeros(())}
+    save_file(tensors, directory / "average" / "model.safetensors", metadata={"format": "np"})
     records = [
         {"event": "train", "update": 1, "seconds": 1800},
         {"event": "validation", "update": 1, "seconds": 5000},

@@ -1,17 +1,22 @@
 """A run directory has one master at a time, and a dead one is none."""
 
+import errno
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from nmt.checkpoint.store import CheckpointStore
-from nmt.errors import LockedError
+from nmt.errors import LockedError, StorageError
+from nmt.storage.lock import check_free, locked, locked_to_write
 
 HOLD = """
 import os, sys, time
@@ -68,3 +73,28 @@ def test_a_command_started_meanwhile_does_not_hold_the_lock(tmp_path: Path) -> N
     finally:
         sleeper.kill()
         sleeper.wait()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EIO])
+@pytest.mark.parametrize("lock", [locked, locked_to_write], ids=["run", "data"])
+def test_a_file_system_without_locks_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lock: Callable[[Path], AbstractContextManager[object]],
+    number: int,
+) -> None:
+    def refuse(_descriptor: int, _operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    message = f"cannot lock files .{os.strerror(number)}.; choose"
+    with pytest.raises(StorageError, match=message), lock(tmp_path / "run"):
+        pass
+
+
+def test_looking_whether_a_directory_is_free_creates_nothing(tmp_path: Path) -> None:
+    check_free(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with locked(tmp_path / "run"), pytest.raises(LockedError, match=f"process {os.getpid()} on"):
+        check_free(tmp_path / "run")
+    check_free(tmp_path / "run")
