@@ -7,8 +7,8 @@ import torch
 
 from nmt.checkpoint.model_directory import model_files
 from nmt.checkpoint.store import write_directory
+from nmt.config.attention_kinds import ATTENTION_KINDS
 from nmt.config.config import (
-    ATTENTION_OPTIONS,
     AttentionTypesConfig,
     Config,
     DataConfig,
@@ -23,7 +23,7 @@ from nmt.decoding.ensemble import pad
 from nmt.model.transformer import Transformer
 
 UPDATES = 150
-KINDS = sorted(ATTENTION_OPTIONS)
+KINDS = sorted(ATTENTION_KINDS)
 WORDS = ["the", "a", "old", "young", "man", "woman", "dog", "cat", "house", "tree", "sees", "likes"]
 
 

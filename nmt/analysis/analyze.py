@@ -15,7 +15,7 @@ from torch import Tensor
 from nmt.analysis.alignment import HeadGrid, all_links
 from nmt.analysis.gold import Gold
 from nmt.analysis.head_choice import GoldComparison
-from nmt.analysis.measures import HeadCounts, count_heads, unnormalised_sites
+from nmt.analysis.measures import HeadCounts, count_heads, nullable_sites, unnormalised_sites
 from nmt.analysis.pairs import (
     BATCH_TOKENS,
     MAX_LENGTH,
@@ -30,9 +30,9 @@ from nmt.analysis.pairs import (
 from nmt.analysis.results import TYPES, ModelResult
 from nmt.analysis.statistics import AttentionStatistics
 from nmt.checkpoint.model_directory import LoadedModel
-from nmt.config.config import AttentionConfig, SublayerAttentionConfig
+from nmt.config.config import SublayerAttentionConfig
 from nmt.errors import DivergedError
-from nmt.model.observe import Site, learned_alphas
+from nmt.model.observe import Site, learned_parameters
 from nmt.model.summary import summarize
 
 TextPair = tuple[str, str]
@@ -98,7 +98,7 @@ def analyze_model(
     if observation.non_finite:
         raise DivergedError(non_finite_message(loaded.path, observation.non_finite))
     statistics = observation.statistics.summary()
-    nullable = {site.type for site in observation.statistics.unnormalised}
+    nullable = {site.type for site in nullable_sites(loaded.model)}
     if nullable - {"encoder_self"} and text.count > 1:
         for site, counts in shuffled_counts(loaded, text, advance).items():
             layer = statistics[site.type][f"layer_{site.layer}"]
@@ -106,8 +106,9 @@ def analyze_model(
             layer["heads"]["shuffled_null_rate"] = counts.null_rate.tolist()
     else:
         advance(text.count)
-    for site, alphas in learned_alphas(loaded.model).items():
-        statistics[site.type][f"layer_{site.layer}"]["heads"]["alpha"] = alphas.tolist()
+    for site, parameters in learned_parameters(loaded.model).items():
+        heads = statistics[site.type][f"layer_{site.layer}"]["heads"]
+        heads |= {name: values.tolist() for name, values in parameters.items()}
     result = ModelResult(
         name=name,
         path=str(loaded.path),
@@ -185,7 +186,7 @@ def shuffled_counts(
 
     The encoder does not see the targets and is left out.
     """
-    sites = {site for site in unnormalised_sites(loaded.model) if site.type != "encoder_self"}
+    sites = {site for site in nullable_sites(loaded.model) if site.type != "encoder_self"}
     counts: dict[Site, HeadCounts] = {}
 
     def look(batch: PairBatch) -> list[bool]:
@@ -232,25 +233,11 @@ def describe_attention(loaded: LoadedModel) -> dict[str, str]:
     descriptions = {}
     for type_ in TYPES:
         sublayer: SublayerAttentionConfig = getattr(config.attention, type_)
-        usual = describe_kind(sublayer)
+        usual = sublayer.label
         others = [
-            f"layer {layer}: {describe_kind(sublayer.at(layer))}"
+            f"layer {layer}: {sublayer.at(layer).label}"
             for layer in range(numbers.get(type_, config.decoder_layers))
-            if describe_kind(sublayer.at(layer)) != usual
+            if sublayer.at(layer).label != usual
         ]
         descriptions[type_] = usual + (f" ({', '.join(others)})" if others else "")
     return descriptions
-
-
-def describe_kind(attention: AttentionConfig) -> str:
-    """A kind and the options that make it another one."""
-    options = {
-        "alpha": attention.alpha,
-        "activation": attention.activation,
-        "norm": attention.norm,
-        "gate": attention.gate,
-        "threshold": attention.threshold,
-        "k": attention.k,
-    }
-    given = [f"{key} {value}" for key, value in options.items() if value is not None]
-    return " ".join([attention.kind, *given])

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from nmt.analysis.pairs import PairBatch, log_probabilities, run_batch
-from nmt.data.codec import Codec
 from nmt.model.observe import Site
 from nmt.model.transformer import Transformer
 
@@ -78,7 +77,7 @@ def score_columns(layers: int) -> list[Score]:
     ]
 
 
-def score_batch(model: Transformer, codec: Codec, batch: PairBatch) -> list[PairScores]:
+def score_batch(model: Transformer, batch: PairBatch) -> list[PairScores]:
     """The scores of the pairs of a batch."""
     null_rates: dict[int, Tensor] = {}  # by layer, [B]
     touched: dict[int, Tensor] = {}  # by layer, [B, H, S] keys with weight from a target subword
@@ -97,7 +96,7 @@ def score_batch(model: Transformer, codec: Codec, batch: PairBatch) -> list[Pair
         touched[site.layer] = (used & producing[:, None, :, None]).any(dim=2).cpu()
 
     hidden = run_batch(model, batch, observer)
-    totals = log_probabilities(model, codec, batch, hidden).double().sum(dim=1)
+    totals = log_probabilities(model, batch, hidden).double().sum(dim=1)
     per_token = (totals / lengths).tolist()
     layers = sorted(null_rates)
     keys = torch.stack([touched[layer] for layer in layers], dim=1).numpy()  # [B, L, H, S]

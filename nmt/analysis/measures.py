@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.model.activations import Pointwise, masked_softmax
 from nmt.model.observe import Site
 from nmt.model.transformer import Transformer
+from nmt.ops.score_mappings import masked_softmax
 
 TEMPERATURES = (1.0, 0.5, 0.25, 0.1)  # for the weights of ReLA, as in the paper
 
@@ -160,9 +160,18 @@ def head_diversity(
 
 
 def unnormalised_sites(model: Transformer) -> frozenset[Site]:
-    """The sublayers whose weights need not sum to 1 (ReLA), where queries can be null."""
+    """The sublayers whose weights need not sum to 1."""
     return frozenset(
         site
         for site, attention in model.attentions().items()
-        if isinstance(attention.core.weights, Pointwise)
+        if not attention.core.kind.sums_to_one
+    )
+
+
+def nullable_sites(model: Transformer) -> frozenset[Site]:
+    """The sublayers where a query can attend to nothing."""
+    return frozenset(
+        site
+        for site, attention in model.attentions().items()
+        if attention.core.kind.can_attend_to_nothing
     )

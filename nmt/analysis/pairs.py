@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint.model_directory import LoadedModel
-from nmt.data.codec import Codec, Segmentation
+from nmt.data.codec import Segmentation
 from nmt.data.text import BadLine, Pair
 from nmt.decoding.batching import length_batches
-from nmt.decoding.ensemble import Member, chosen_log_probabilities, decoder_input, pad
+from nmt.decoding.ensemble import chosen_log_probabilities, decoder_input, pad
 from nmt.errors import DataError, UserError
 from nmt.model.observe import Observer, Site, observe_attention
 from nmt.model.transformer import Transformer
@@ -115,11 +115,10 @@ def non_finite_pairs(batch: PairBatch, hidden: Tensor) -> list[int]:
     return [pair.index for pair, failed in zip(batch.pairs, broken, strict=True) if failed]
 
 
-def log_probabilities(model: Transformer, codec: Codec, batch: PairBatch, hidden: Tensor) -> Tensor:
+def log_probabilities(model: Transformer, batch: PairBatch, hidden: Tensor) -> Tensor:
     """The log probability [B, T] of each target token, 0 in the padding."""
     with torch.inference_mode():
-        member = Member(model, codec, model.logits)
-        chosen = chosen_log_probabilities(member, hidden, batch.target_output)
+        chosen = chosen_log_probabilities(model.logits, hidden, batch.target_output)
         return chosen.masked_fill(~batch.target_visible, 0.0)
 
 

@@ -23,7 +23,7 @@ from nmt.analysis.measures import (
     unnormalised_sites,
 )
 from nmt.data.corpus import EncodedCorpus
-from nmt.model.observe import Observer, Site, learned_alphas, observe_attention
+from nmt.model.observe import Observer, Site, learned_parameters, observe_attention
 from nmt.model.transformer import Transformer
 
 
@@ -107,7 +107,7 @@ class AttentionStatistics:
 
 
 def attention_summary(model: Transformer, corpus: EncodedCorpus, *, count: int) -> dict[str, Any]:
-    """The measures and learned alphas by type and layer, on the first `count` encoded pairs.
+    """The measures and learned parameters by type and layer, on the first `count` encoded pairs.
 
     Head diversity is taken at temperature 1 where weights do not sum to 1.
     """
@@ -131,7 +131,9 @@ def attention_summary(model: Transformer, corpus: EncodedCorpus, *, count: int) 
         rows[f"layer_{site.layer}"] = {
             name: round(float(value), 6) for name, value in values.items()
         }
-    for site, alphas in learned_alphas(model).items():
-        for head, alpha in enumerate(alphas.tolist()):
-            summary[site.type][f"layer_{site.layer}"][f"alpha_{head}"] = round(alpha, 6)
+    for site, parameters in learned_parameters(model).items():
+        row = summary[site.type][f"layer_{site.layer}"]
+        for name, learned in parameters.items():
+            for head, value in enumerate(learned.tolist()):
+                row[f"{name}_{head}"] = round(value, 6)
     return summary

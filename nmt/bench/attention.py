@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from nmt.bench.timing import measure_rounds, seconds
+from nmt.config.attention_kinds import ATTENTION_KINDS
 from nmt.config.config import AttentionConfig
 from nmt.model.attention import AttentionCore
-from nmt.model.attention_kinds import ATTENTION_KINDS
 
 CASE_SECONDS = 0.03  # a case repeats its call until it takes about this long
 REFERENCES = ("plain softmax", "torch SDPA")
@@ -27,7 +27,6 @@ VARIANTS = {
     "entmax15, package": AttentionConfig("entmax15", backend="package"),
     "entmax, alpha learned, package": AttentionConfig("entmax", alpha="learned", backend="package"),
 }
-CASES = {kind: AttentionConfig(kind) for kind in ATTENTION_KINDS} | VARIANTS
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,8 @@ def make_forms(sizes: Sizes, length: int) -> dict[str, Callable[[], None]]:
         "plain softmax": run(plain, separate),
         "torch SDPA": run(fused, separate),
     }
-    for name, case in CASES.items():
+    cases = {kind: AttentionConfig(kind) for kind in ATTENTION_KINDS} | VARIANTS
+    for name, case in cases.items():
         core = AttentionCore(sizes.dim, sizes.heads, attention=case, dropout=sizes.dropout)
         core.to(sizes.device).train()
         inputs = [projections, *core.parameters()]

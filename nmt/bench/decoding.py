@@ -129,9 +129,8 @@ def random_translator(
         target_vocabulary_size=len(codec.target.vocabulary),
     )
     model.to(device).eval()
-    on_cpu = device.type == "cpu"
     return Translator(
-        [Member.quick(model, codec, int8=int8) if on_cpu else Member(model, codec, model.logits)],
+        [Member.of(model, codec, int8=int8)],
         SearchOptions.of(config.decode),
         max_source_length=None,
         device=device,

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from nmt.config.config import (
-    ATTENTION_OPTIONS,
-    AttentionTypesConfig,
-    ModelConfig,
-    SublayerAttentionConfig,
-)
+from nmt.config.attention_kinds import ATTENTION_KINDS
+from nmt.config.config import AttentionTypesConfig, ModelConfig, SublayerAttentionConfig
 
 REFERENCE = "softmax"
 LEARNED = "entmax-learned"
-KINDS = (*ATTENTION_OPTIONS, LEARNED)
+
+
+def all_kinds() -> tuple[str, ...]:
+    """The kinds of the table, and entmax with a learned alpha."""
+    return (*ATTENTION_KINDS, LEARNED)
 
 
 def with_attention(model: ModelConfig, kind: str) -> ModelConfig:

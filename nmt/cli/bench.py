@@ -386,13 +386,13 @@ def refuse(name: str, other: str) -> NoReturn:
 
 def check_kinds(kinds: Sequence[str] | None, *, extra: Sequence[str] = ()) -> list[str]:
     """The kinds to compare, without repetitions; all of them if none are named."""
-    from nmt.bench.kinds import KINDS
-    from nmt.config.config import ATTENTION_ALIASES
+    from nmt.bench.kinds import all_kinds
+    from nmt.config.attention_kinds import ALIASES
 
-    chosen = [ATTENTION_ALIASES.get(kind, kind) for kind in kinds or KINDS]
+    chosen = [ALIASES.get(kind, kind) for kind in kinds or all_kinds()]
     for kind in chosen:
-        if kind not in (*KINDS, *extra):
-            known = ", ".join((*KINDS, *extra))
+        if kind not in (*all_kinds(), *extra):
+            known = ", ".join((*all_kinds(), *extra))
             raise UserError(f"--kinds: expected some of {known}, got {kind}")
     return list(dict.fromkeys(chosen))
 

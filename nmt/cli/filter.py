@@ -155,12 +155,12 @@ def check_ranking(
     arguments: argparse.Namespace, loaded: "LoadedModel", columns: Sequence["Score"]
 ) -> None:
     """Warn if all null rates are 0 with this model, and reject a ranking by them."""
-    from nmt.analysis.measures import unnormalised_sites
+    from nmt.analysis.measures import nullable_sites
 
     names = [column.name for column in columns]
     if arguments.rank_by not in names:
         raise UserError(f"--rank-by: expected one of {', '.join(names)}, got {arguments.rank_by!r}")
-    if any(site.type == "cross" for site in unnormalised_sites(loaded.model)):
+    if any(site.type == "cross" for site in nullable_sites(loaded.model)):
         return
     logger.warning(
         "the cross-attention weights of this model sum to 1, so all null rates are 0; only models "
@@ -205,7 +205,7 @@ def score_corpus(
         itertools.starmap(
             without_blanks, read_side_by_side(arguments.source, arguments.target, read_lines)
         ),
-        lambda batch: score_batch(loaded.model, loaded.codec, batch),
+        lambda batch: score_batch(loaded.model, batch),
         lambda problem: PairScores.unscored(problem, layers=layers),
         batch_tokens=arguments.batch_tokens,
         max_length=arguments.max_length,

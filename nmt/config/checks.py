@@ -139,14 +139,11 @@ def check_model(model: ModelConfig) -> Iterator[Finding]:
 
 def check_attention(attention: AttentionConfig, key: str) -> Iterator[Finding]:
     """Options that the kind cannot do without, and options that make no sense together."""
-    kind = attention.kind
-    if kind == "entmax" and attention.alpha is None:
-        yield Finding(
-            (f"{key}.kind", key), "entmax needs alpha: a number above 1 and at most 2, or learned"
-        )
-    if kind == "topk" and attention.k is None:
-        yield Finding((f"{key}.kind", key), "topk needs k: how many keys each query may attend to")
-    if attention.norm == "none" and attention.gain_init is not None:
+    for name, option in attention.row.options.items():
+        if option.required is not None and name not in attention.given:
+            message = f"{attention.kind} needs {name}: {option.required}"
+            yield Finding((f"{key}.kind", key), message)
+    if attention.given.get("norm") == "none" and "gain_init" in attention.given:
         message = f"there is no gain without a norm ({key}.norm is none); leave it out"
         yield Finding((f"{key}.gain_init",), message)
 

@@ -1,10 +1,11 @@
 """The configuration of a run: what every key of the YAML file means, its default and its limits."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from nmt.config.attention_kinds import ALIASES, ATTENTION_KINDS, AttentionKind
 from nmt.config.limits import (
     MAX_BATCH_TOKENS,
     MAX_BEAM,
@@ -21,29 +22,32 @@ from nmt.config.limits import (
     Positive,
     PositiveFloat,
     Probability,
-    Scale,
     Seconds,
     Seed,
     Width,
 )
 from nmt.config.schema import Names, Range
 from nmt.config.search_options import DecodeConfig
+from nmt.errors import ConfigError
 
 TokenizerKind = Literal["none", "moses", "jieba"]
 
-# Which options each attention kind understands. The kinds themselves are the rows of the table in
-# nmt/model/attention_kinds.py; a test holds that both name the same kinds.
-ATTENTION_OPTIONS: dict[str, frozenset[str]] = {
-    "softmax": frozenset(),
-    "sparsemax": frozenset({"backend"}),
-    "entmax15": frozenset({"backend"}),
-    "entmax": frozenset({"alpha", "backend"}),
-    "rela-i": frozenset({"activation", "norm", "gate", "gain_init", "threshold"}),
-    "rela-g": frozenset({"activation", "norm", "gate", "gain_init", "threshold"}),
-    "topk": frozenset({"k"}),
-}
-ATTENTION_ALIASES = {"1.5-entmax": "entmax15", "ReLA-i": "rela-i", "ReLA-g": "rela-g"}
-AttentionKind = Annotated[str, Names(tuple(ATTENTION_OPTIONS), ATTENTION_ALIASES)]
+AttentionKindName = Annotated[str, Names(ATTENTION_KINDS, ALIASES)]
+
+
+class AttentionOptions(Mapping[str, Mapping[str, Any]]):
+    """For each attention kind of the table as it is now, the types of its options."""
+
+    def __getitem__(self, kind: str) -> Mapping[str, Any]:
+        options = ATTENTION_KINDS[kind].options
+        return {name: option.type | None for name, option in options.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ATTENTION_KINDS)
+
+    def __len__(self) -> int:
+        return len(ATTENTION_KINDS)
+
 
 # Which options each way of making subwords understands, besides those all understand.
 SUBWORD_OPTIONS: dict[str, frozenset[str]] = {
@@ -106,34 +110,72 @@ class DataConfig:
     workers: NonNegativeProcesses = 0  # processes that encode text; 0: one a core
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class AttentionConfig:
-    """One attention kind with its options; an option that is None takes the kind's own default."""
+    """One attention kind with the options that are given; the others have the kind's defaults."""
 
     shorthand: ClassVar[str] = "kind"
     variant: ClassVar[str] = "kind"
-    options: ClassVar[Mapping[str, frozenset[str]]] = ATTENTION_OPTIONS
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = AttentionOptions()
+    options_field: ClassVar[str] = "given"
 
-    kind: AttentionKind
-    alpha: Annotated[float, Range(1.0, 2.0, open_below=True)] | Literal["learned"] | None = None
-    activation: Literal["relu", "gelu", "leaky_relu", "squared_relu", "identity"] | None = None
-    norm: Literal["rms", "layer", "none"] | None = None
-    gate: bool | None = None
-    gain_init: Scale | Literal["uniform"] | None = None
-    threshold: Scale | Literal["learned"] | None = None
-    k: Length | None = None
-    backend: Literal["solver", "package"] | None = None
+    kind: AttentionKindName
+    given: Mapping[str, Any]
+
+    def __init__(self, kind: str, **options: Any) -> None:
+        given = {name: value for name, value in options.items() if value is not None}
+        if kind in ATTENTION_KINDS and not given.keys() <= ATTENTION_KINDS[kind].options.keys():
+            known = ", ".join(ATTENTION_KINDS[kind].options)
+            raise TypeError(f"{kind}: expected some of the options {known}, got {', '.join(given)}")
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "given", given)
+
+    @property
+    def row(self) -> AttentionKind:
+        """All that the table says about this kind."""
+        row = ATTENTION_KINDS.get(self.kind)
+        if row is None:
+            known = ", ".join(ATTENTION_KINDS)
+            raise ConfigError(f"attention kind: expected one of {known}, got {self.kind!r}")
+        return row
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of all options of the kind, given or by default."""
+        return self.row.values(self.given)
+
+    @property
+    def label(self) -> str:
+        """The kind and the options that are given, for people to read."""
+        given = [
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in self.given.items()
+        ]
+        return ", ".join([self.kind, *given])
+
+    def __str__(self) -> str:
+        return self.label
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class SublayerAttentionConfig(AttentionConfig):
     """The attention of one type of sublayer, with exceptions by layer (counted from 0)."""
 
     layers: dict[int, AttentionConfig] = field(default_factory=dict)
 
+    def __init__(
+        self, kind: str, *, layers: dict[int, AttentionConfig] | None = None, **options: Any
+    ) -> None:
+        super().__init__(kind, **options)
+        object.__setattr__(self, "layers", layers or {})
+
     def at(self, layer: int) -> AttentionConfig:
         """The attention of one layer."""
         return self.layers.get(layer, self)
+
+    def __str__(self) -> str:
+        exceptions = [f"layer {layer}: {other}" for layer, other in sorted(self.layers.items())]
+        return ", ".join([self.label, *exceptions])
 
 
 @dataclass(frozen=True)

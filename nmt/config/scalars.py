@@ -5,7 +5,7 @@ import functools
 import math
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
@@ -59,7 +59,7 @@ class Range:
 class Names:
     """The words that a text may be, and other spellings of them."""
 
-    names: tuple[str, ...]
+    names: Collection[str]
     aliases: Mapping[str, str]
 
 
@@ -144,7 +144,7 @@ def _read_union(scalar: Scalar, annotation: Any) -> Any:
 def _read_limited(scalar: Scalar, annotation: Any) -> Any:
     inner, limit = get_args(annotation)
     if isinstance(limit, Names):
-        return _read_choice(scalar, annotation, limit.names, limit.aliases)
+        return _read_choice(scalar, annotation, tuple(limit.names), limit.aliases)
     value = read_scalar(scalar, inner)
     if value not in limit:
         raise mismatch(scalar, annotation)

@@ -9,6 +9,8 @@ Class variables say more about a section. `shorthand` names the field (or fields
 fills: `cross: softmax` for `cross: {kind: softmax}`. `variant` names the field that decides what
 the others mean: a file that changes it does not inherit the others' values. `options` lists, for
 each value of the variant, the fields that only some variants have; the rest are common to all.
+Where the section has an `options_field`, its options are no fields: `options` gives their types,
+and the section takes them as keyword arguments and keeps those that are not None in that field.
 """
 
 import dataclasses
@@ -97,27 +99,26 @@ class Reader:
         """An instance of `section`; keys left out are as in `default`, if there is one."""
         node = expand(node, section)
         if not isinstance(node, Mapping):
-            names = ", ".join(field.name for field in dataclasses.fields(section))
+            names = ", ".join(section_keys(section))
             message = f"expected a mapping with some of the keys {names}; got {show(node)}"
             self.report(node.place, key, message)
             return INVALID
-        hints = type_hints(section)
-        fields = {field.name: field for field in dataclasses.fields(section)}
+        keys = section_keys(section, _chosen_variant(node, section, default))
         values: dict[str, Any] = {}
         guessed = set()
         for name, entry in node.entries.items():
-            if name not in fields:
-                guessed.add(self._unknown(entry.place, key, name, list(fields)))
+            if name not in keys:
+                guessed.add(self._unknown(entry.place, key, name, list(keys)))
                 continue
             inner = _join(key, name)
             self.places[inner] = entry.place
             values[name] = self._value(
-                entry.node, hints[name], inner, _default(fields[name], default)
+                entry.node, keys[name].type, inner, keys[name].default(default)
             )
-        for name, field in fields.items():
+        for name in keys:
             if name in values:
                 continue
-            value = values[name] = _default(field, default)
+            value = values[name] = keys[name].default(default)
             if value is dataclasses.MISSING:
                 values[name] = INVALID
                 if name not in guessed:
@@ -206,19 +207,24 @@ def _changes_variant(base: Mapping, over: Mapping, section: Any) -> bool:
     if variant is None or variant not in over.entries:
         return False
 
-    def chosen(mapping: Mapping) -> Any:
-        if variant not in mapping.entries:
-            fields = {field.name: field for field in dataclasses.fields(section)}
-            return _default(fields[variant], None)
-        node = mapping.entries[variant].node
-        if not isinstance(node, Scalar):
-            return node
-        try:
-            return read_scalar(node, type_hints(section)[variant])  # aliases become one name
-        except MismatchError:
-            return node.text
+    return bool(_chosen_variant(base, section) != _chosen_variant(over, section))
 
-    return bool(chosen(base) != chosen(over))
+
+def _chosen_variant(mapping: Mapping, section: Any, default: Any = None) -> Any:
+    """The variant that a mapping chooses: an alias as the name it stands for, no name as it is."""
+    variant = getattr(section, "variant", None)
+    if variant is None:
+        return None
+    key = section_keys(section)[variant]
+    if variant not in mapping.entries:
+        return key.default(default)
+    node = mapping.entries[variant].node
+    if not isinstance(node, Scalar):
+        return node
+    try:
+        return read_scalar(node, key.type)
+    except MismatchError:
+        return node.text
 
 
 class _Dumper(yaml.SafeDumper):
@@ -244,10 +250,10 @@ def to_yaml(instance: Any) -> str:
 def _plain(value: Any) -> Any:
     """The value as dictionaries, lists and scalars, with shorthands where nothing else is set."""
     if dataclasses.is_dataclass(value):
-        fields = {field.name: field for field in dataclasses.fields(value)}
-        values = {name: getattr(value, name) for name in fields}
+        keys = section_keys(type(value), getattr(value, getattr(value, "variant", ""), None))
+        values = {name: key.of(value) for name, key in keys.items()}
         for name in _foreign_options(type(value), values):
-            if values[name] == fields[name].default:
+            if values[name] == keys[name].default(None):
                 del values[name]
         plain = {name: _plain(v) for name, v in values.items() if v is not None and v != {}}
         names = _shorthand(type(value))
@@ -268,12 +274,12 @@ def _shorthand(section: Any) -> tuple[str, ...]:
 
 
 def _foreign_options(section: Any, values: dict[str, Any]) -> list[str]:
-    """The fields that the chosen variant does not have."""
+    """The keys that the chosen variant does not have."""
     options = getattr(section, "options", {})
     if not options or values[section.variant] not in options:
         return []
     own = options[values[section.variant]]
-    return sorted(set().union(*options.values()) - own)
+    return sorted(set().union(*options.values()) - set(own))
 
 
 def _foreign_message(section: Any, values: dict[str, Any], name: str) -> str:
@@ -288,18 +294,53 @@ def _foreign_message(section: Any, values: dict[str, Any], name: str) -> str:
 
 def _inner_type(annotation: Any, name: str) -> Any:
     if dataclasses.is_dataclass(annotation):
-        assert isinstance(annotation, type)
-        return type_hints(annotation).get(name)
+        key = section_keys(annotation).get(name)
+        return None if key is None else key.type
     return get_args(annotation)[1] if get_origin(annotation) is dict else None
 
 
-def _default(field: Any, instance: Any) -> Any:
-    """What a field is when its key is left out, or MISSING."""
-    if instance is not None and instance is not dataclasses.MISSING:
-        return getattr(instance, field.name)
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+@dataclasses.dataclass(frozen=True)
+class _Key:
+    """A key of a section: a field, or an option that is kept in `options_field`."""
+
+    name: str
+    type: Any
+    field: Any = None
+    options_field: str | None = None
+
+    def default(self, instance: Any) -> Any:
+        """What it is when the key is left out, or MISSING."""
+        if instance is not None and instance is not dataclasses.MISSING:
+            return self.of(instance)
+        if self.field is None:
+            return None
+        if self.field.default_factory is not dataclasses.MISSING:
+            return self.field.default_factory()
+        return self.field.default
+
+    def of(self, instance: Any) -> Any:
+        """What it is in an instance."""
+        if self.options_field is None:
+            return getattr(instance, self.name)
+        return getattr(instance, self.options_field).get(self.name)
+
+
+def section_keys(section: Any, chosen: Any = None) -> dict[str, _Key]:
+    """The keys of a section; options have the type that they have in the chosen variant."""
+    options_field = getattr(section, "options_field", None)
+    hints = type_hints(section)
+    keys: dict[str, _Key] = {}
+    for field in dataclasses.fields(section):
+        if field.name != options_field:
+            keys[field.name] = _Key(field.name, hints[field.name], field)
+            continue
+        variants = list(section.options)
+        if chosen in variants:
+            variants.insert(0, chosen)
+        for variant in variants:
+            for name, annotation in section.options[variant].items():
+                keys.setdefault(name, _Key(name, annotation, options_field=options_field))
+    return keys
 
 
 def _join(key: str, name: str) -> str:
@@ -308,7 +349,7 @@ def _join(key: str, name: str) -> str:
 
 def _paths(section: Any, key: str = "") -> Iterator[str]:
     """The dotted names of all keys below a section, parents first."""
-    for name, annotation in type_hints(section).items():
+    for name, described in section_keys(section).items():
         yield _join(key, name)
-        if dataclasses.is_dataclass(annotation):
-            yield from _paths(annotation, _join(key, name))
+        if dataclasses.is_dataclass(described.type):
+            yield from _paths(described.type, _join(key, name))

@@ -9,16 +9,14 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from nmt.model.attention import AttentionCore, CrossAttention, SelfAttention
 from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer, FeedForward, Residual
-from nmt.model.norms import HeadNorm
 from nmt.model.transformer import Transformer
-from nmt.native import interface, library
+from nmt.native import interface
 from nmt.native.interface import address
 
 TINY = 1e-30
@@ -88,13 +86,15 @@ class Packer:
 
     def kind(self, core: AttentionCore, dim: int) -> interface.Kind:
         """In what this attention differs from others."""
-        row_map = core.weights.row_map()
-        assert row_map is not None, "expected a kind that the kernels know"
-        number, parameter = row_map
-        parameters = torch.as_tensor(parameter, dtype=torch.float32).expand(core.heads)
-        structure = interface.Kind(map=int(number), parameters=self.keep(parameters, (core.heads,)))
+        mapping = core.mapping
+        assert mapping.row_map is not None, "expected a mapping that the kernels have"
+        parameters = torch.full((core.heads,), mapping.row_parameter)
+        for learned in core.weights.values():
+            parameters = mapping.decoding_parameters(learned)
+        structure = interface.Kind(
+            map=int(mapping.row_map), parameters=self.keep(parameters, (core.heads,))
+        )
         if core.norm is not None:
-            assert isinstance(core.norm, HeadNorm)
             structure.norm = HEAD_NORMS[core.norm.norm]
             structure.gain = self.keep(core.norm.gain, (dim,))
             structure.gate = self.keep(core.norm.gate, (dim,))
@@ -172,18 +172,6 @@ class Engine:
         self.source_input, self.target_input = model.source_input, model.target_input
         self.source_embedding = model.source_embedding.detach()
         self.target_embedding = model.target_embedding.detach()
-
-    @classmethod
-    def of(cls, model: Transformer, *, int8: bool) -> Self | None:
-        """The engine of a model on a CPU, or None where there is none for it."""
-        kernels = library.load()
-        known = all(
-            attention.core.weights.row_map() is not None
-            for attention in model.attentions().values()
-        )
-        if kernels is None or not known or model.target_embedding.dtype != torch.float32:
-            return None
-        return cls(kernels, model, int8=int8)
 
     def workspace(self, rows: int, *, keys: int, sentences: int = 0) -> "Workspace":
         """Memory for the kernels to work in: for so many rows, and attention to so many keys.

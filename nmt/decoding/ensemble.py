@@ -13,8 +13,8 @@ from torch import Tensor
 
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, PAD
-from nmt.decoding.engine import Engine, EngineStep
-from nmt.decoding.packing import can_pack, pack
+from nmt.decoding.decoder import Decoder, make_decoder
+from nmt.decoding.engine import EngineStep
 from nmt.errors import DataError
 from nmt.model.transformer import Transformer
 
@@ -38,21 +38,18 @@ Ids = Sequence[int]
 
 @dataclass(frozen=True)
 class Member:
-    """One model of an ensemble with its codec and its output layer, [..., D] to [..., V]."""
+    """One model of an ensemble with its codec."""
 
     model: Transformer
     codec: Codec
-    logits: Callable[[Tensor], Tensor]
-    packed: bool = False  # whether a row has the same bits whatever the number of rows
-    engine: Engine | None = None  # searches in place of the model
+    decoder: Decoder
 
     @classmethod
-    def quick(cls, model: Transformer, codec: Codec, *, int8: bool = False) -> Self:
-        """The quickest form for a CPU; the model itself may be changed, to translate only."""
-        engine = Engine.of(model, int8=int8)
-        if int8 or (engine is None and can_pack()):
-            return cls(model, codec, pack(model, int8=int8), packed=True, engine=engine)
-        return cls(model, codec, model.logits, packed=engine is not None, engine=engine)
+    def of(
+        cls, model: Transformer, codec: Codec, *, int8: bool = False, keep_model: bool = False
+    ) -> Self:
+        """The fastest member; unless it is kept, the model may be changed to translate only."""
+        return cls(model, codec, make_decoder(model, int8=int8, keep_model=keep_model))
 
 
 def check_same_target(members: Sequence[Member], names: Sequence[str]) -> None:
@@ -103,7 +100,7 @@ class TorchStep:
         multiple: int,
         device: torch.device | str,
     ) -> None:
-        self.model, self.output = member.model, member.logits
+        self.model, self.output = member.model, member.decoder.logits
         config = member.model.config
         head_dim = config.dim // config.heads
         least = 1 if multiple == 1 else math.ceil(SMALL_PRODUCT / head_dim)
@@ -140,8 +137,8 @@ class EnsembleStep:
     ) -> None:
         """`sources` has the B sentences (with EOS) as each member's codec encodes them."""
         self.steps: list[TorchStep | EngineStep] = [
-            EngineStep(member.engine, sentences, beam=beam, max_length=max_length)
-            if member.engine is not None
+            EngineStep(member.decoder.engine, sentences, beam=beam, max_length=max_length)
+            if member.decoder.engine is not None
             else TorchStep(
                 member,
                 sentences,
@@ -192,13 +189,15 @@ def target_log_probabilities(
     for member, sentences in zip(members, sources, strict=True):
         source, visible = pad(sentences, multiple=multiple, device=device)
         hidden = member.model(source, visible, target_input)
-        chosen = chosen_log_probabilities(member, hidden, output)
+        chosen = chosen_log_probabilities(member.decoder.logits, hidden, output)
         total = chosen if total is None else torch.logaddexp(total, chosen)
     assert total is not None
     return (total - math.log(len(members))).masked_fill(~target_visible, 0.0)
 
 
-def chosen_log_probabilities(member: Member, hidden: Tensor, output: Tensor) -> Tensor:
+def chosen_log_probabilities(
+    output_layer: Callable[[Tensor], Tensor], hidden: Tensor, output: Tensor
+) -> Tensor:
     """[B, T] log probability of output [B, T]; the logits of all positions never exist at once."""
     parts = []
     for states, tokens in zip(
@@ -206,6 +205,6 @@ def chosen_log_probabilities(member: Member, hidden: Tensor, output: Tensor) -> 
         torch.split(output.flatten(), LOGIT_ROWS),
         strict=True,
     ):
-        logits = member.logits(states).float()
+        logits = output_layer(states).float()
         parts.append(logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1))
     return torch.cat(parts).view(output.shape)

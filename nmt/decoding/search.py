@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 
 from nmt.config.search_options import SearchOptions
-from nmt.decoding.choices import Candidates, choose_beam, choose_samples
-from nmt.native import search as native
-from nmt.native.library import kernels_for
+from nmt.decoding.choices import choose_samples
+from nmt.ops.beam import Candidates, choose_beam, normalize
 
 # A token that search is forced to take (of a prefix, or the end at the maximum length) although its
 # probability is 0 costs this much instead of the whole hypothesis.
@@ -37,11 +36,6 @@ FORCED_ZERO = -1e4
 # With `likely`, hypotheses are taken to end within this share of their length, or this many tokens.
 LIKELY_SHARE = 0.25
 LIKELY_TOKENS = 2
-
-# Numbers whose exponentials are held at a time while normalizing: they stay in the cache.
-BLOCK_NUMBERS = 65_536
-# Sums of exponentials whose logarithm is beyond this, up or down, may have lost digits.
-LARGEST_LOG = 69.0
 
 # Sentences that are over leave the batch when at least this share of it is over.
 LEAVE_SHARE = 0.05
@@ -209,43 +203,6 @@ def draw_uniform(seed: int, sentences: Sequence[int], limits: Sequence[int], bea
         drawn = np.random.default_rng([seed, sentence]).random((limit + 1, beam))
         numbers[row, :, : limit + 1] = torch.from_numpy(drawn).T
     return numbers
-
-
-def normalize(logits: Tensor) -> Tensor:
-    """The log of the sum of exponentials [B, K] of logits [B, K, V], in which NaN becomes -inf.
-
-    It is +inf where nothing finite is left, so that every log probability of that row is -inf.
-    """
-    rows = logits.flatten(0, 1)
-    kernels = kernels_for(rows)
-    if kernels is not None:
-        normalizer, beyond = native.normalize(kernels, rows)
-    else:
-        normalizer = sum_exponentials(rows).log()
-        beyond = int((~(normalizer.abs() < LARGEST_LOG)).sum())
-    if beyond > 0:
-        # Row by row, so that no row has other bits because of those around it.
-        for row in (~(normalizer.abs() < LARGEST_LOG)).nonzero()[:, 0].tolist():
-            rows[row].masked_fill_(~rows[row].isfinite(), -torch.inf)
-            total = torch.logsumexp(rows[row], dim=0)
-            normalizer[row] = torch.where(total == -torch.inf, torch.inf, total)
-    return normalizer.view(logits.shape[:2])
-
-
-def sum_exponentials(rows: Tensor) -> Tensor:
-    """[R] for rows [R, V]; on a CPU block by block, as one block is like the next to the last bit.
-
-    Without subtracting the largest number first: that is left to the rows that need it.
-    """
-    if rows.is_cuda:
-        return rows.exp().sum(dim=-1)
-    size = max(2, BLOCK_NUMBERS // rows.shape[1])
-    block = rows.new_empty(size, rows.shape[1])
-    sums = []
-    for part in torch.split(rows, size):
-        torch.exp(part, out=block[: len(part)])
-        sums.append(block.sum(dim=-1)[: len(part)])
-    return sums[0] if len(sums) == 1 else torch.cat(sums)
 
 
 def constrain(

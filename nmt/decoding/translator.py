@@ -25,7 +25,6 @@ from nmt.decoding.alignment import (
     link_words,
 )
 from nmt.decoding.batching import compute_by_halves, length_batches
-from nmt.decoding.engine import Engine
 from nmt.decoding.ensemble import (
     BATCH_MULTIPLE,
     LENGTH_MULTIPLE,
@@ -97,14 +96,7 @@ class Translator:
         paths = [model] if isinstance(model, str | Path) else list(model)
         assert paths, "expected at least one model directory"
         loaded = [ModelDirectory.load(find_model(Path(path))) for path in paths]
-        members = []
-        for one in loaded:
-            transformer = one.model.to(device).eval()
-            members.append(
-                Member.quick(transformer, one.codec, int8=int8)
-                if device == "cpu"
-                else Member(transformer, one.codec, transformer.logits)
-            )
+        members = [Member.of(one.model.to(device).eval(), one.codec, int8=int8) for one in loaded]
         check_same_target(members, [str(path) for path in paths])
         return cls(
             members,
@@ -123,10 +115,8 @@ class Translator:
         max_source_length: int | None = None,
     ) -> Self:
         """A translator for a model as it is now, and which is left so: for use while training."""
-        on_cpu = model.target_embedding.device.type == "cpu"
-        engine = Engine.of(model, int8=False) if on_cpu else None
         return cls(
-            [Member(model, codec, model.logits, packed=engine is not None, engine=engine)],
+            [Member.of(model, codec, keep_model=True)],
             SearchOptions.of(decode_config),
             max_source_length=max_source_length,
             device=model.target_embedding.device,
@@ -246,7 +236,7 @@ class Translator:
 
     def _search(self, batch: Sequence[_Sentence], options: SearchOptions) -> list[list[Hypothesis]]:
         """The best hypotheses of each sentence."""
-        packed = all(member.packed for member in self.members)
+        packed = all(member.decoder.packed for member in self.members)
         batch_multiple = 1 if packed or options.fast else BATCH_MULTIPLE
         num_padding = -len(batch) % batch_multiple
         padded = [*batch, *[batch[-1]] * num_padding]

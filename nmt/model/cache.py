@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nmt.model.attention import KeyValue
-from nmt.model.masking import InPlaceMask
+from nmt.ops.masking import InPlaceMask
 
 # Numbers of keys are kept at multiples of this (the rest is hidden), because matrix products give
 # the same bits for a row whatever the batch around it only then.

@@ -4,45 +4,17 @@ Shapes: B batch, T target positions, S source positions, D width.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from nmt.config.config import AttentionConfig, ModelConfig
 from nmt.model.attention import CrossAttention, SelfAttention
-from nmt.model.dropout import Dropout, draw_dropping, keep_scale, least_kept
-from nmt.model.linear import feed_forward
-from nmt.native.training import Dropping, NormedSum, add_norm, add_norm_backward, kernels_suit
+from nmt.model.dropout import Dropout
+from nmt.ops.linear import feed_forward
+from nmt.ops.residual import add_norm
 
 LAYER_NORM_EPSILON = 1e-6
-
-
-class AddNormFunction(torch.autograd.Function):
-    """LayerNorm(residual + dropout(x)) by the kernels, with its derivative."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, rate: float, residual: Tensor, x: Tensor, gain: Tensor, bias: Tensor
-    ) -> Tensor:
-        ctx.rate = rate
-        dropping = draw_dropping(x.numel(), rate)
-        residual, x = residual.contiguous(), x.contiguous()
-        output, left = add_norm(
-            residual, x, gain, bias, dropping=dropping, epsilon=LAYER_NORM_EPSILON
-        )
-        draws = None if dropping is None else dropping.draws
-        ctx.save_for_backward(gain, draws, left.sums, left.means, left.scales)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        gain, draws, *left = ctx.saved_tensors
-        dropping = None
-        if draws is not None:
-            dropping = Dropping(draws, least_kept(ctx.rate), keep_scale(ctx.rate))
-        outer = gradients[0].contiguous()
-        return None, *add_norm_backward(NormedSum(*left), gain, outer, dropping=dropping)
 
 
 class Residual(nn.Module):
@@ -55,23 +27,21 @@ class Residual(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        result: Tensor
         if self.is_pre:
-            result = self.dropout.add(x, sublayer(self.norm(x)))
-        else:
-            result = self.add_and_norm(x, sublayer(x))
-        return result
+            return self.dropout.add(x, sublayer(self.norm(x)))
+        return self.add_and_norm(x, sublayer(x))
 
     def add_and_norm(self, residual: Tensor, x: Tensor) -> Tensor:
         """The norm of the residual plus x after dropout."""
-        result: Tensor
-        if self.training and kernels_suit(residual, x):
-            result = AddNormFunction.apply(  # type: ignore[no-untyped-call]
-                self.dropout.active_rate, residual, x, self.norm.weight, self.norm.bias
-            )
-        else:
-            result = self.norm(self.dropout.add(residual, x))
-        return result
+        return add_norm(
+            residual,
+            x,
+            self.norm.weight,
+            self.norm.bias,
+            rate=self.dropout.active_rate,
+            epsilon=self.norm.eps,
+            training=self.training,
+        )
 
 
 class FeedForward(nn.Module):
@@ -84,10 +54,13 @@ class FeedForward(nn.Module):
         self.output = nn.Linear(hidden_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and kernels_suit(x, self.input.weight):
-            return feed_forward(x, self.input, self.output, self.dropout.active_rate)
-        result: Tensor = self.output(self.dropout(self.input(x).relu()))
-        return result
+        return feed_forward(
+            x,
+            self.input,
+            self.output,
+            rate=self.dropout.active_rate,
+            training=self.training,
+        )
 
 
 class EncoderLayer(nn.Module):

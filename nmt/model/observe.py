@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-import torch
 from torch import Tensor
-
-from nmt.model.activations import Entmax
 
 if TYPE_CHECKING:
     from nmt.model.transformer import Transformer
@@ -45,11 +42,7 @@ def observe_attention(model: "Transformer", observer: Observer) -> Iterator[None
             core.observer = before[site]
 
 
-def learned_alphas(model: "Transformer") -> dict[Site, Tensor]:
-    """alpha [H] of every sublayer that learns it, detached."""
-    alphas: dict[Site, Tensor] = {}
-    for site, attention in model.attentions().items():
-        weights = attention.core.weights
-        if isinstance(weights, Entmax) and weights.raw_alpha is not None:
-            alphas[site] = torch.as_tensor(weights.alpha()).detach()
-    return alphas
+def learned_parameters(model: "Transformer") -> dict[Site, dict[str, Tensor]]:
+    """What the heads of sublayers learn, [H] by the name it is reported as, detached."""
+    reports = {site: one.core.weights.report() for site, one in model.attentions().items()}
+    return {site: report for site, report in reports.items() if report}

@@ -15,7 +15,7 @@
 
 #define FEW_NUMBERS 8192  // in rows for which other threads are not worth waking
 #define CHUNK 16          // positions whose keys and values are kept together
-#define HEAD_NORM_EPSILON 1e-8f  // as in nmt/model/norms.py
+#define HEAD_NORM_EPSILON 1e-8f  // as in nmt/ops/head_norm.py
 
 typedef struct {
     const float *gain, *bias;  // [D]; no gain: nothing to do

@@ -13,18 +13,12 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from nmt.native import interface
+from nmt.ops.environment import BUILDS, requested_backend, requested_build
 
 logger = logging.getLogger(__name__)
 
-# What a build needs of the processor, as Linux names it; the first that fits is taken.
-BUILDS = {
-    "x86_64_v4": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
-    "x86_64_v3": {"avx2", "fma", "bmi2"},
-}
+logger = logging.getLogger(__name__)
 
 
 def processor_flags() -> set[str]:
@@ -34,12 +28,6 @@ def processor_flags() -> set[str]:
     except OSError:
         return set()
     return next((set(line.split()) for line in lines if line.startswith("flags")), set())
-
-
-def kernels_for(tensor: Tensor) -> ctypes.CDLL | None:
-    """The kernels, if they can work on this tensor: numbers in float32 on the CPU."""
-    can_run = tensor.dtype == torch.float32 and not tensor.is_cuda and tensor.is_contiguous()
-    return load() if can_run else None
 
 
 def builds() -> list[Path]:
@@ -72,9 +60,9 @@ def open_build(path: Path) -> ctypes.CDLL | None:
 @cache
 def load() -> ctypes.CDLL | None:
     """The kernels for this processor, or None."""
-    choice = os.environ.get("NMT_NATIVE", "")
+    choice = requested_build()
     for path in builds():
-        if choice in ("", path.name.partition(".")[0]):
+        if choice in (None, path.name.partition(".")[0]):
             library = open_build(path)
             if library is not None:
                 return library
@@ -83,5 +71,5 @@ def load() -> ctypes.CDLL | None:
 
 def loaded_build() -> str | None:
     """The name of the build that is used, for people to read."""
-    kernels = load()
+    kernels = load() if requested_backend() in ("auto", "native") else None
     return None if kernels is None else Path(kernels._name).name.partition(".")[0]

@@ -1,4 +1,4 @@
-// Rows of scores to weights. The mathematics of entmax is explained in nmt/model/entmax.py.
+// Rows of scores to weights. The mathematics of entmax is explained in nmt/ops/entmax.py.
 
 #include "score_maps.h"
 
@@ -9,8 +9,8 @@
 #include "border.h"
 
 #define MOST_STEPS 60
-#define LARGEST_WEIGHT 1e12f  // as in nmt/model/activations.py
-#define SERIES_BELOW 0.02f    // as in nmt/model/entmax.py
+#define LARGEST_WEIGHT 1e12f  // as in nmt/ops/score_mappings.py
+#define SERIES_BELOW 0.02f    // as in nmt/ops/entmax.py
 
 static void fill_rest(float *row, size_t count, float rest) {
     for (size_t place = count; place < round_up(count); place++) row[place] = rest;

@@ -5,7 +5,7 @@
 
 #define MOST_BEAM 1024  // for more torch is as fast, and a thread's stack would not do
 #define FEW_LOGITS 65536  // for which other threads are not worth waking
-#define LARGEST_LOG 69.0f  // as in nmt/decoding/search.py
+#define LARGEST_LOG 69.0f  // as in nmt/ops/beam.py
 
 // normalizer [rows]: the logarithms of the sums of the exponentials of logits [rows, vocabulary].
 // Counts in `untrusted` how many of them are beyond what such a sum can be trusted with.
@@ -82,7 +82,7 @@ static void put(const Candidates *to, int64_t place, Candidate candidate, double
     to->scores[place] = score;
 }
 
-// Beam search's choice, as nmt/decoding/choices.py explains it, from logits [batch, width,
+// Beam search's choice, as nmt/ops/beam.py explains it, from logits [batch, width,
 // vocabulary], their normalizer and the scores so far [batch, width].
 int64_t choose_beam(const float *logits, const float *normalizer, const double *scores,
                     int64_t batch, int64_t width, int64_t vocabulary, int64_t beam, int64_t end,

@@ -19,21 +19,8 @@ from nmt.native.interface import RowMap, address, optional_address
 SPARE_DRAWS = 16  # random numbers that kernels may read behind the last: they read whole vectors
 
 
-def kernels_suit(*tensors: Tensor | None) -> bool:
-    """Whether there are kernels that can take these tensors here."""
-    return (
-        not torch.compiler.is_compiling()
-        and all(
-            tensor is None or (tensor.dtype == torch.float32 and not tensor.is_cuda)
-            for tensor in tensors
-        )
-        and not torch.is_autocast_enabled("cpu")
-        and library.load() is not None
-    )
-
-
 def kernels() -> ctypes.CDLL:
-    """The kernels, where `kernels_suit` has said that there are some."""
+    """The kernels, where `native_refusal` has found no reason against them."""
     found = library.load()
     assert found is not None
     return found

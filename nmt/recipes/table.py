@@ -1,13 +1,12 @@
 """The table of a grid of runs: means over seeds, the paper's numbers, significance."""
 
-import dataclasses
 import logging
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmt.config.config import AttentionConfig, AttentionTypesConfig, SublayerAttentionConfig
+from nmt.config.config import AttentionTypesConfig
 from nmt.data.text import read_text
 from nmt.errors import DataError
 from nmt.evaluation import Metrics
@@ -182,24 +181,9 @@ def describe_attention(attention: AttentionTypesConfig) -> str:
     """The kinds in words: `rela-i, norm none`, or `rela-g (cross); softmax (encoder self, ...)`."""
     sites: dict[str, list[str]] = {}
     for site in ("encoder_self", "decoder_self", "cross"):
-        text = describe_kind(getattr(attention, site))
+        text = str(getattr(attention, site))
         sites.setdefault(text, []).append(site.replace("_", " "))
     if len(sites) == 1:
         return next(iter(sites))
     fewest_first = sorted(sites, key=lambda text: len(sites[text]))
     return "; ".join(f"{text} ({', '.join(sites[text])})" for text in fewest_first)
-
-
-def describe_kind(attention: AttentionConfig) -> str:
-    """A kind with the options that are not its own defaults."""
-    options = [
-        f"{field.name} {value:g}" if isinstance(value, float) else f"{field.name} {value}"
-        for field in dataclasses.fields(AttentionConfig)
-        if field.name != "kind" and (value := getattr(attention, field.name)) is not None
-    ]
-    if isinstance(attention, SublayerAttentionConfig):
-        options += [
-            f"layer {layer}: {describe_kind(other)}"
-            for layer, other in sorted(attention.layers.items())
-        ]
-    return ", ".join([attention.kind, *options])

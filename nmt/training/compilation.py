@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
 
 from nmt.errors import ConfigError
-from nmt.model.activations import Entmax
 from nmt.model.transformer import Transformer
 from nmt.training.loss import TranslationLoss
 
@@ -81,8 +80,7 @@ def compiled_loss(loss: TranslationLoss, *, longest: int) -> TranslationLoss:
     pieces, again and again.
     """
     for attention in loss.model.attentions().values():
-        weights = attention.core.weights
-        if isinstance(weights, Entmax) and weights.backend == "package":
+        if not attention.core.mapping.traceable:
             raise ConfigError(
                 "train.compile: attention with backend: package cannot be compiled; use backend: "
                 "solver, or write compile: false"

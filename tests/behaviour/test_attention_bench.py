@@ -9,7 +9,7 @@ import pytest
 from nmt.bench import attention
 from nmt.bench.attention import Sizes
 from nmt.cli import bench
-from nmt.model.attention_kinds import ATTENTION_KINDS
+from nmt.config.attention_kinds import ATTENTION_KINDS
 
 QUICK = ["attention", "--tokens", "16", "--dim", "8", "--heads", "2", "--repeats", "1"]
 

@@ -1,5 +1,7 @@
 """What every attention kind promises; each test runs over the whole table of kinds."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from support.attention_cases import (
@@ -16,22 +18,22 @@ from support.attention_cases import (
 from torch import Tensor
 
 from nmt.config.config import AttentionConfig
-from nmt.model import blockwise, norms
 from nmt.model.attention import AttentionCore
+from nmt.ops import blockwise
+from nmt.ops.backend import force_backend
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 @pytest.fixture
-def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blockwise form in many small blocks, or the plain form."""
-    if request.param == "plain":
-        monkeypatch.setattr(AttentionCore, "goes_blockwise", lambda _self, _x: False)
-        monkeypatch.setattr(norms.HeadNorm, "goes_by_hand", lambda _self, _z: False)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One backend for all operations; blocks are small, so that there are many."""
     monkeypatch.setattr(blockwise, "BLOCK_ELEMENTS", 300)
+    with force_backend(request.param):
+        yield
 
 
-both_forms = pytest.mark.parametrize("form", ["blockwise", "plain"], indirect=True)
+every_backend = pytest.mark.parametrize("backend", ["auto", "torch", "reference"], indirect=True)
 
 
 def padding_mask(batch: int, keys: int, *lengths: int) -> Tensor:
@@ -49,9 +51,9 @@ def weights_of(core: AttentionCore, projections: tuple[Tensor, ...], visible: Te
     return seen[0]
 
 
-@both_forms
+@every_backend
 @every_case
-@pytest.mark.usefixtures("form")
+@pytest.mark.usefixtures("backend")
 def test_gradients_are_right(case: AttentionConfig) -> None:
     core = make_core(case, dtype=torch.float64)
     projections = make_projections(2, 3, 5, dtype=torch.float64)
@@ -68,7 +70,7 @@ def test_gradients_are_right(case: AttentionConfig) -> None:
 
 
 @every_case
-def test_the_blockwise_form_equals_the_plain_one(
+def test_every_backend_computes_the_reference(
     case: AttentionConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = make_core(case)
@@ -84,16 +86,18 @@ def test_the_blockwise_form_equals_the_plain_one(
         found = torch.autograd.grad(output, [*inputs, *core.parameters()], outward)
         return [output, *found]
 
-    quick = run()
-    monkeypatch.setattr(AttentionCore, "goes_blockwise", lambda _self, _x: False)
-    monkeypatch.setattr(norms.HeadNorm, "goes_by_hand", lambda _self, _z: False)
-    for one, other in zip(quick, run(), strict=True):
-        torch.testing.assert_close(one, other, atol=3e-5, rtol=3e-4)
+    with force_backend("reference"):
+        expected = run()
+    for backend in ("auto", "torch"):
+        with force_backend(backend):
+            found = run()
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, atol=3e-5, rtol=3e-4)
 
 
-@both_forms
+@every_backend
 @every_case
-@pytest.mark.usefixtures("form")
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("content", [3.0, -1e30, 1e38, torch.inf, torch.nan])
 def test_a_hidden_key_changes_no_bit(case: AttentionConfig, content: float) -> None:
     core = make_core(case)
@@ -109,9 +113,9 @@ def test_a_hidden_key_changes_no_bit(case: AttentionConfig, content: float) -> N
     assert (weights.masked_select(~visible) == 0.0).all()
 
 
-@both_forms
+@every_backend
 @every_case
-@pytest.mark.usefixtures("form")
+@pytest.mark.usefixtures("backend")
 def test_rows_without_a_visible_key_give_0_and_no_gradient(case: AttentionConfig) -> None:
     core = make_core(case)
     query, key_value = (x.requires_grad_() for x in make_projections(3, 4, 5))
@@ -131,9 +135,9 @@ def test_rows_without_a_visible_key_give_0_and_no_gradient(case: AttentionConfig
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
 
 
-@both_forms
+@every_backend
 @pytest.mark.parametrize("case", RECTIFIED.values(), ids=RECTIFIED)
-@pytest.mark.usefixtures("form")
+@pytest.mark.usefixtures("backend")
 def test_null_rows_give_0_and_finite_gradients(case: AttentionConfig) -> None:
     core = make_core(case)
     query, key_value = make_projections(2, 3, 4)
@@ -151,9 +155,9 @@ def test_null_rows_give_0_and_finite_gradients(case: AttentionConfig) -> None:
     assert key_value.grad.isfinite().all()
 
 
-@both_forms
+@every_backend
 @every_case
-@pytest.mark.usefixtures("form")
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("size", [1e-30, 1e4, 1e15, 1e30])
 def test_scores_of_any_size_make_no_nan(case: AttentionConfig, size: float) -> None:
     core = make_core(case)
@@ -193,7 +197,7 @@ def test_autocast_keeps_the_map_in_float32(case: AttentionConfig, dtype: torch.d
     assert output.dtype == dtype
     tolerance = 0.02 if dtype == torch.float16 else 0.15
     torch.testing.assert_close(weights, exact, atol=tolerance, rtol=tolerance)
-    if case.kind not in ("rela-i", "rela-g"):
+    if case.row.sums_to_one:
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, HEADS, 4), atol=1e-5, rtol=0.0)
     assert all(half.grad is not None and half.grad.isfinite().all() for half in halves)
 
@@ -206,7 +210,7 @@ def test_float16_scores_beyond_its_range_make_no_nan(case: AttentionConfig) -> N
     query *= 200.0
     with torch.autocast("cpu", dtype=torch.float16):
         output = core((query.half(), key_value.half()), padding_mask(2, 8, 8, 5))
-    if case.norm == "none":
+    if case.given.get("norm") == "none":
         assert not output.isnan().any()
     else:
         assert output.isfinite().all()

@@ -8,12 +8,13 @@ from support.kernels import every_build, load
 from support.transformers import OUR_MODELS, SOURCE_SIZE, TARGET_SIZE, make_model
 from torch import Tensor, nn
 
+from nmt.decoding.decoder import Decoder, make_decoder
 from nmt.decoding.engine import Engine, EngineStep, Packer
 from nmt.decoding.ensemble import Member, TorchStep
 from nmt.decoding.packing import Int8Linear
 from nmt.model.transformer import Transformer
-from nmt.native import library
 from nmt.native.interface import address
+from nmt.ops.backend import force_backend
 
 BEAM, POSITIONS = 3, 20
 LENGTHS = (5, 17, 1, 40)
@@ -52,7 +53,7 @@ def engine_walk(build: str, model: Transformer, *, int8: bool = False) -> list[T
 
 @torch.inference_mode()
 def torch_walk(model: Transformer) -> list[Tensor]:
-    member = Member(model, None, model.logits)  # type: ignore[arg-type]
+    member = Member(model, None, Decoder(model.logits))  # type: ignore[arg-type]
     return walk(
         TorchStep(
             member, make_sources(), beam=BEAM, max_length=POSITIONS, multiple=16, device="cpu"
@@ -173,11 +174,10 @@ def test_numbers_that_are_not_finite_stay_in_their_row(build: str, int8: bool) -
     torch.testing.assert_close(found[3], layer.bias.detach())
 
 
-def test_without_kernels_there_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "load", lambda: None)
-    assert Engine.of(make_model(OUR_MODELS["softmax"]), int8=False) is None
-
-
-def test_kernels_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NMT_NATIVE", "0")
-    assert library.load.__wrapped__() is None
+def test_the_backend_chooses_the_engine() -> None:
+    model = make_model(OUR_MODELS["softmax"])
+    with force_backend("native"):
+        assert make_decoder(model, int8=False, keep_model=True).engine is not None
+    for backend in ("torch", "reference"):
+        with force_backend(backend):
+            assert make_decoder(model, int8=False, keep_model=True).engine is None

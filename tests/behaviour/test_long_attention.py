@@ -6,20 +6,18 @@ import sys
 
 import pytest
 import torch
-from support.attention_cases import CASES, DIM, HEADS, make_core, make_projections
+from support.attention_cases import CASES, DIM, HEADS, make_core, make_projections, weigh
 from torch import Tensor
 
 from nmt.config.config import AttentionConfig
-from nmt.model import blockwise, norms
 from nmt.model.attention import AttentionCore
-from nmt.model.dropout import dropout_factors
+from nmt.ops import blockwise
+from nmt.ops.attention_call import split_heads
+from nmt.ops.backend import force_backend
+from nmt.ops.dropout import dropout_factors
 
 QUERIES, KEYS = 37, 21
-BLOCKWISE = {
-    name: case
-    for name, case in CASES.items()
-    if make_core(case, dtype=torch.float64).weights.in_place
-}
+BLOCKWISE = {name: case for name, case in CASES.items() if case.row.mapping(case.values).in_place}
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 every_blockwise_case = pytest.mark.parametrize("case", BLOCKWISE.values(), ids=BLOCKWISE)
 
@@ -61,20 +59,17 @@ def assert_equal(found: list[Tensor], wanted: list[Tensor]) -> None:
 @every_case
 @pytest.mark.parametrize("mask", every_mask())
 @pytest.mark.usefixtures("long")
-def test_the_long_form_equals_the_plain_one(
-    case: AttentionConfig, mask: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_sentences_are_computed_as_the_reference(case: AttentionConfig, mask: str) -> None:
     core = make_core(case, dtype=torch.float64)
     found = run(core, every_mask()[mask])
-    monkeypatch.setattr(AttentionCore, "goes_blockwise", lambda _self, _x: False)
-    monkeypatch.setattr(norms.HeadNorm, "goes_by_hand", lambda _self, _z: False)
-    assert_equal(found, run(core, every_mask()[mask]))
+    with force_backend("reference"):
+        assert_equal(found, run(core, every_mask()[mask]))
 
 
 def factors_drawn_by_blocks(core: AttentionCore) -> Tensor:
     """[2, H, Q, K]: what the blocks draw, one after the other."""
     whole = torch.empty(2, HEADS, QUERIES, KEYS, dtype=torch.float64)
-    for group in blockwise.groups(whole.shape, DIM // HEADS, core.weights.block_factor):
+    for group in blockwise.groups(whole.shape, DIM // HEADS, core.mapping.block_factor):
         for part in group.queries:
             place = whole[group.sentences, group.heads, part]
             place.copy_(dropout_factors(place.flatten(0, 1), core.dropout.rate).view_as(place))
@@ -85,7 +80,6 @@ def factors_drawn_by_blocks(core: AttentionCore) -> Tensor:
 @pytest.mark.usefixtures("long")
 def test_dropout_has_the_same_factors_backward(case: AttentionConfig) -> None:
     core = make_core(case, dtype=torch.float64).train()
-    assert core.goes_blockwise(torch.empty(0, dtype=torch.float64))
     visible = every_mask()["any"]
     torch.manual_seed(5)
     found = run(core, visible)
@@ -93,8 +87,8 @@ def test_dropout_has_the_same_factors_backward(case: AttentionConfig) -> None:
     factors = factors_drawn_by_blocks(core)
 
     def plainly(projections: tuple[Tensor, ...], visible: Tensor | None) -> Tensor:
-        query, key, value = blockwise.split_heads(projections, HEADS)
-        weights = core.weights((query * core.scale) @ key.transpose(2, 3), visible) * factors
+        query, key, value = split_heads(projections, HEADS)
+        weights = weigh(core, (query * core.scale) @ key.transpose(2, 3), visible) * factors
         return core.finish((weights @ value).transpose(1, 2).flatten(2))
 
     inputs = [x.requires_grad_() for x in make_projections(2, QUERIES, KEYS, dtype=torch.float64)]
@@ -132,8 +126,8 @@ def test_an_observer_sees_all_weights_of_a_long_sentence(case: AttentionConfig) 
     for one, other in zip(watched, unseen, strict=True):
         assert torch.equal(one, other)
     query, key_value = make_projections(2, QUERIES, KEYS, dtype=torch.float64)
-    query, key, _ = blockwise.split_heads((query, key_value), HEADS)
-    expected = core.weights((query * core.scale) @ key.transpose(2, 3), visible)
+    query, key, _ = split_heads((query, key_value), HEADS)
+    expected = weigh(core, (query * core.scale) @ key.transpose(2, 3), visible)
     torch.testing.assert_close(seen[0], expected, atol=1e-10, rtol=0.0)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nmt.config.config import AttentionConfig, AttentionTypesConfig, ModelConfig
 from nmt.errors import ConfigError
-from nmt.model.observe import Site, learned_alphas, observe_attention
+from nmt.model.observe import Site, learned_parameters, observe_attention
 from nmt.model.summary import summarize
 from nmt.model.transformer import Transformer
 
@@ -148,20 +148,20 @@ def test_observers_nest_and_leave_after_an_error() -> None:
     assert calls == ["inner", "inner", "outer", "outer"]
 
 
-def test_learned_alphas_are_found_by_site() -> None:
+def test_learned_parameters_are_found_by_site() -> None:
     model = make_model(MODELS["mixed"])
-    alphas = learned_alphas(model)
-    assert set(alphas) == {Site("decoder_self", 0)}
-    (alpha,) = alphas.values()
+    found = learned_parameters(model)
+    assert set(found) == {Site("decoder_self", 0)}
+    alpha = found[Site("decoder_self", 0)]["alpha"]
     assert alpha.shape == (HEADS,)
     assert not alpha.requires_grad
     assert ((alpha > 1.0) & (alpha <= 2.0)).all()
-    assert learned_alphas(make_model(MODELS["softmax"])) == {}
+    assert learned_parameters(make_model(MODELS["softmax"])) == {}
 
 
 def test_exceptions_by_layer_reach_their_layer() -> None:
     names = {
-        site: type(a.core.weights).__name__
+        site: type(a.core.mapping).__name__
         for site, a in make_model(MODELS["mixed"]).attentions().items()
     }
     assert names == {

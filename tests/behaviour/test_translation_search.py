@@ -19,6 +19,7 @@ from translation_models import (
 from nmt.config.search_options import Sampling, SearchOptions
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
+from nmt.decoding.decoder import Decoder
 from nmt.decoding.ensemble import EnsembleStep, Member, pad
 from nmt.decoding.packing import pack
 from nmt.decoding.search import search
@@ -39,11 +40,12 @@ def translator(kind: str = "softmax", *, seed: int = 1, weights: str = "quick") 
         model = make_model(config, codec, seed=seed)
     made = Translator.from_model(model, codec, config.decode)
     if weights.startswith("quick"):
-        member = Member.quick(model, codec, int8=weights == "quick int8")
+        member = Member.of(model, codec, int8=weights == "quick int8")
     elif weights == "plain":
-        member = Member(model, codec, model.logits)
+        member = Member(model, codec, Decoder(model.logits))
     else:
-        member = Member(model, codec, pack(model, int8=weights == "int8"), packed=True)
+        packed = Decoder(pack(model, int8=weights == "int8"), packed=True)
+        member = Member(model, codec, packed)
     made.members = [member]
     return made
 

@@ -10,9 +10,9 @@ import torch
 from support.runs import tiny_config, write_run
 from support.small_models import write_model
 
-from nmt.bench.kinds import KINDS
+from nmt.bench.kinds import all_kinds
 from nmt.cli import bench
-from nmt.config.config import ATTENTION_OPTIONS
+from nmt.config.attention_kinds import ATTENTION_KINDS
 
 TINY = ["--dim", "16", "--heads", "2", "--layers", "1", "--feed-forward-dim", "32"]
 RANDOM = [*TINY, "--vocabulary", "40", "--length", "3", "--repeats", "2"]
@@ -39,7 +39,7 @@ def test_training_compares_every_kind(tmp_path: Path, capsys: pytest.CaptureFixt
     document = run(tmp_path, "train", *RANDOM, "--batch-tokens", "60", "--updates", "1")
     output = capsys.readouterr().out
     rows = {row["kind"]: row for row in document["kinds"]}
-    assert set(rows) == set(KINDS) >= set(ATTENTION_OPTIONS)
+    assert set(rows) == set(all_kinds()) > set(ATTENTION_KINDS)
     assert document["reference"] == "softmax"
     assert rows["softmax"]["relative_speed"] == {"median": 1.0, "low": 1.0, "high": 1.0}
     for kind, row in rows.items():
@@ -82,14 +82,14 @@ def test_decoding_compares_random_models_of_every_kind(
     document = run(tmp_path, "decode", *arguments, "--repeats", "1")
     rows = document["models"]
     assert [(row["model"], row["batch_size"]) for row in rows] == [
-        (kind, size) for size in (1, 4) for kind in KINDS
+        (kind, size) for size in (1, 4) for kind in all_kinds()
     ]
     check_decoding(document, sentences=11)
     # At batch 1 a forced output is as long as its source, so all models write the same number.
     tokens = [
         row["tokens_per_second"]["median"] / row["sentences_per_second"]["median"] for row in rows
     ]
-    assert tokens[: len(KINDS)] == pytest.approx([tokens[0]] * len(KINDS))
+    assert tokens[: len(all_kinds())] == pytest.approx([tokens[0]] * len(all_kinds()))
     sources = sum(group["mean_length"] * group["sentences"] for group in rows[0]["groups"])
     assert tokens[0] == pytest.approx(sources / 11)
     assert "| rela-g | 4 |" in capsys.readouterr().out

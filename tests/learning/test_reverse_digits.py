@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nmt.config.config import AttentionTypesConfig, ModelConfig
-from nmt.model.observe import learned_alphas
+from nmt.model.observe import learned_parameters
 from nmt.model.transformer import Transformer
 
 BEGIN, END, FIRST_DIGIT, VOCABULARY = 1, 2, 3, 13
@@ -84,7 +84,8 @@ def learn(
 def test_every_kind_learns_to_reverse_digits(attention: AttentionTypesConfig) -> None:
     model, match, _ = learn(attention, most_updates=500)
     assert match >= 0.98
-    for alpha in learned_alphas(model).values():
+    for parameters in learned_parameters(model).values():
+        alpha = parameters["alpha"]
         assert ((alpha > 1.0) & (alpha <= 2.0)).all()
 
 

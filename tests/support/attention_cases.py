@@ -2,9 +2,9 @@
 
 import torch
 
+from nmt.config.attention_kinds import ATTENTION_KINDS
 from nmt.config.config import AttentionConfig
 from nmt.model.attention import AttentionCore
-from nmt.model.attention_kinds import ATTENTION_KINDS
 
 KINDS = {kind: AttentionConfig(kind) for kind in ATTENTION_KINDS}
 VARIANTS = {
@@ -28,14 +28,14 @@ VARIANTS = {
     "topk 2": AttentionConfig("topk", k=2),
 }
 CASES = KINDS | VARIANTS
-NORMALISED = {name: case for name, case in CASES.items() if not case.kind.startswith("rela")}
+NORMALISED = {name: case for name, case in CASES.items() if case.row.sums_to_one}
 RECTIFIED = {
     name: case
     for name, case in CASES.items()
-    if case.kind.startswith("rela") and case.activation in (None, "relu", "squared_relu")
+    if case.row.can_attend_to_nothing
+    and case.given.get("activation") in (None, "relu", "squared_relu")
 }
-# The package decides by the data, which a traced graph cannot.
-TRACEABLE = {name: case for name, case in CASES.items() if case.backend != "package"}
+TRACEABLE = {name: case for name, case in CASES.items() if case.row.mapping(case.values).traceable}
 
 HEADS, DIM = 4, 32
 
@@ -59,3 +59,8 @@ def make_projections(
     query = torch.randn(batch, queries, DIM, generator=generator, dtype=torch.float64)
     key_value = torch.randn(batch, keys, 2 * DIM, generator=generator, dtype=torch.float64)
     return query.to(dtype), key_value.to(dtype)
+
+
+def weigh(core: AttentionCore, scores: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
+    """The weights [B, H, Q, K] that a core makes of scores."""
+    return core.mapping.weights(scores, visible, *core.weights.values())

@@ -19,7 +19,7 @@ def sublayer(
     case: AttentionConfig, layers: dict[int, AttentionConfig] | None = None
 ) -> SublayerAttentionConfig:
     """The configuration of a type of sublayer."""
-    return SublayerAttentionConfig(**vars(case), layers=layers or {})
+    return SublayerAttentionConfig(case.kind, layers=layers, **case.given)
 
 
 def everywhere(case: AttentionConfig) -> AttentionTypesConfig:

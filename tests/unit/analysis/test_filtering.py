@@ -33,7 +33,7 @@ def scores_of(kind: str, pairs: list[tuple[str, str]], *, batch_tokens: int) -> 
         map_pairs(
             loaded_model(config, codec, model),
             pairs,
-            lambda batch: score_batch(model, codec, batch),
+            lambda batch: score_batch(model, batch),
             lambda problem: PairScores.unscored(problem, layers=2),
             batch_tokens=batch_tokens,
         )

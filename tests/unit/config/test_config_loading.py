@@ -72,19 +72,21 @@ def test_lists_are_replaced(extend):
         ("{kind: topk, k: 4}", SublayerAttentionConfig("topk", k=4)),
         (
             "{alpha: learned}",
-            SublayerAttentionConfig("entmax", "learned", layers={0: AttentionConfig("softmax")}),
+            SublayerAttentionConfig(
+                "entmax", alpha="learned", layers={0: AttentionConfig("softmax")}
+            ),
         ),
         (
             "{kind: entmax, layers: {2: rela-i}}",
             SublayerAttentionConfig(
                 "entmax",
-                1.3,
+                alpha=1.3,
                 layers={0: AttentionConfig("softmax"), 2: AttentionConfig("rela-i")},
             ),
         ),
         (
             "{layers: {0: rela-i}}",
-            SublayerAttentionConfig("entmax", 1.3, layers={0: AttentionConfig("rela-i")}),
+            SublayerAttentionConfig("entmax", alpha=1.3, layers={0: AttentionConfig("rela-i")}),
         ),
     ],
 )

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmt.config.attention_kinds import ATTENTION_KINDS
 from nmt.config.config import (
-    ATTENTION_OPTIONS,
     AdamConfig,
     AttentionConfig,
     AttentionTypesConfig,
@@ -55,19 +55,19 @@ def attentions(draw: Any) -> AttentionConfig:
         "k": count,
         "backend": st.sampled_from(["solver", "package"]),
     }
-    kind = draw(st.sampled_from(sorted(ATTENTION_OPTIONS)))
-    needed = {"entmax": {"alpha"}, "topk": {"k"}}.get(kind, set())
+    kind = draw(st.sampled_from(sorted(ATTENTION_KINDS)))
     options = {
-        name: draw(values[name] if name in needed else values[name] | st.none())
-        for name in sorted(ATTENTION_OPTIONS[kind])
+        name: draw(values[name] if option.required else values[name] | st.none())
+        for name, option in ATTENTION_KINDS[kind].options.items()
     }
     return AttentionConfig(kind, **options)
 
 
 @st.composite
 def sublayers(draw: Any) -> SublayerAttentionConfig:
+    chosen = draw(attentions())
     layers = draw(st.dictionaries(st.integers(0, NUM_LAYERS - 1), attentions(), max_size=2))
-    return SublayerAttentionConfig(**vars(draw(attentions())), layers=layers)
+    return SublayerAttentionConfig(chosen.kind, **chosen.given, layers=layers)
 
 
 subwords = (

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,18 +13,18 @@ from torch import Tensor
 
 from nmt.config.search_options import Sampling, SearchOptions
 from nmt.decoding import search as searching
-from nmt.decoding.choices import GROUP_SIZE, LEAST_GROUPS, top_k
-from nmt.decoding.search import Hypothesis, StepFunction, Symbols, length_penalty, normalize
-from nmt.native import library
+from nmt.decoding.search import Hypothesis, StepFunction, Symbols, length_penalty
+from nmt.ops.backend import force_backend
+from nmt.ops.beam import GROUP_SIZE, LEAST_GROUPS, normalize, top_k
 
 START, END = 0, 1
 
 
-@pytest.fixture(params=["kernels", "torch"], autouse=True)
-def by_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["auto", "torch", "reference"], autouse=True)
+def every_backend(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test runs with the kernels, if there are any, and without."""
-    if request.param == "torch":
-        monkeypatch.setattr(library, "load", lambda: None)
+    with force_backend(request.param):
+        yield
 
 
 NAN = float("nan")

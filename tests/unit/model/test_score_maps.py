@@ -1,25 +1,21 @@
-"""The table of kinds and the configuration agree, and each map is what its name says."""
+"""Each attention kind is what its name says."""
 
 import math
 
 import pytest
 import torch
+from support.attention_cases import weigh
 
-from nmt.config.config import ATTENTION_OPTIONS, AttentionConfig
+from nmt.config.config import AttentionConfig
 from nmt.errors import ConfigError
-from nmt.model.activations import TopK
 from nmt.model.attention import AttentionCore, SelfAttention
-from nmt.model.attention_kinds import ATTENTION_KINDS, attention_kind
 from nmt.model.norms import HeadNorm
-
-
-def test_the_configuration_knows_the_kinds_of_the_table() -> None:
-    assert set(ATTENTION_OPTIONS) == set(ATTENTION_KINDS)
+from nmt.ops.score_mappings import TopK
 
 
 def test_an_unknown_kind_is_named() -> None:
     with pytest.raises(ConfigError, match=r"expected one of softmax, .*got 'softmx'"):
-        attention_kind(AttentionConfig("softmx"))
+        AttentionCore(8, 2, attention=AttentionConfig("softmx"), dropout=0.0)
 
 
 @pytest.mark.parametrize("kind", ["rela-i", "rela-g"])
@@ -63,32 +59,32 @@ def test_gains_and_gates_start_as_the_paper_says() -> None:
         assert uniform.min() < -0.9 * bound
 
 
-def test_a_threshold_is_a_number_a_head() -> None:
+def test_a_learned_threshold_is_a_number_per_head() -> None:
     config = AttentionConfig("rela-g", threshold="learned")
-    weights = attention_kind(config).weights(config, 3)
+    core = AttentionCore(12, 3, attention=config, dropout=0.0)
     scores = torch.randn(2, 3, 4, 5)
-    threshold = weights.parameter()
-    assert threshold is not None
-    assert torch.equal(weights(scores, None), torch.relu(scores))
+    assert torch.equal(weigh(core, scores, None), torch.relu(scores))
     with torch.no_grad():
-        threshold.copy_(torch.tensor([-1.0, 0.0, 0.5]))
+        core.get_parameter("weights.threshold").copy_(torch.tensor([-1.0, 0.0, 0.5]))
     expected = torch.relu(scores - torch.tensor([-1.0, 0.0, 0.5])[:, None, None])
-    assert torch.equal(weights(scores, None), expected)
-    assert (weights(scores, None)[:, 0] > 0).sum() > (weights(scores, None)[:, 2] > 0).sum()
+    weights = weigh(core, scores, None)
+    assert torch.equal(weights, expected)
+    assert (weights[:, 0] > 0).sum() > (weights[:, 2] > 0).sum()
+    assert core.weights.report()["threshold"].tolist() == [-1.0, 0.0, 0.5]
 
 
 def test_topk_keeps_the_k_highest_visible_scores() -> None:
     scores = torch.tensor([[[[3.0, 1.0, 2.0, 9.0, 0.0]]]])
     visible = torch.tensor([True, True, True, False, True])
-    weights = TopK(2)(scores, visible)[0, 0, 0]
+    weights = TopK(2).weights(scores, visible)[0, 0, 0]
     expected = torch.softmax(torch.tensor([3.0, 2.0]), dim=0)
     torch.testing.assert_close(weights[[0, 2]], expected)
     assert (weights[[1, 3, 4]] == 0.0).all()
 
 
 def test_topk_keeps_ties_and_takes_fewer_keys_than_k() -> None:
-    tied = TopK(2)(torch.tensor([[[[1.0, 5.0, 1.0, 0.0]]]]), None)[0, 0, 0]
+    tied = TopK(2).weights(torch.tensor([[[[1.0, 5.0, 1.0, 0.0]]]]), None)[0, 0, 0]
     assert tied[0] == tied[2] > 0.0
     assert tied[3] == 0.0
-    few = TopK(3)(torch.zeros(1, 1, 1, 5), torch.tensor([True, True, False, False, False]))
+    few = TopK(3).weights(torch.zeros(1, 1, 1, 5), torch.tensor([True, True, False, False, False]))
     torch.testing.assert_close(few[0, 0, 0], torch.tensor([0.5, 0.5, 0.0, 0.0, 0.0]))

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-Beta = Tensor | float  # in (0, 1]; a tensor broadcasts to the scores, one value a row
+Beta = Tensor | float  # in (0, 1]; a tensor broadcasts to the scores, one value per row
 
 MOST_STEPS = 60
 UNCHECKED_STEPS_ON_GPU = 7  # to ask whether all rows have arrived costs a synchronisation there
@@ -39,26 +39,26 @@ def solve_(scores: Tensor, beta: Beta) -> Tensor:
     rows = scores.view(-1, scores.shape[-1])
     if isinstance(beta, Tensor):
         beta = beta.expand(*scores.shape[:-1], 1).reshape(-1, 1)
-    law = choose_law(rows, beta)
-    solve_rows_(law, rows, law.start())
+    mapping = choose_mapping(rows, beta)
+    solve_rows_(mapping, rows, mapping.start())
     return scores
 
 
-def solve_rows_(law: "Law", rows: Tensor, shift: Tensor, number: int = 0) -> None:
+def solve_rows_(mapping: "RowMapping", rows: Tensor, shift: Tensor, number: int = 0) -> None:
     """Overwrite rows [R, K] by their weights; the thresholds are at shift [R, 1].
 
     It goes on after `number` steps.
     """
-    limit = law.goal * (1.0 + 16.0 * torch.finfo(rows.dtype).eps)
+    limit = mapping.goal * (1.0 + 16.0 * torch.finfo(rows.dtype).eps)
     compiling = torch.compiler.is_compiling()
     unchecked = UNCHECKED_STEPS_ON_GPU if rows.is_cuda else 1
     while True:
-        total, slope = law.measure(rows, shift)
+        total, slope = mapping.measure(rows, shift)
         if number == (COMPILED_STEPS if compiling else MOST_STEPS):
             break
-        step = law.step(total, slope)
+        step = mapping.step(total, slope)
         if number == 0:
-            shift = shift.add_(step).clamp_(min=law.lowest)
+            shift = shift.add_(step).clamp_(min=mapping.lowest)
         else:
             moving = total > limit
             if not compiling and number >= unchecked:
@@ -66,25 +66,25 @@ def solve_rows_(law: "Law", rows: Tensor, shift: Tensor, number: int = 0) -> Non
                 if count == 0:
                     break
                 if count <= FEW_ROWS * len(rows) and rows.numel() > FEW_ELEMENTS:
-                    return solve_few_(law, rows, shift, step, moving, number + 1)
+                    return solve_few_(mapping, rows, shift, step, moving, number + 1)
             shift = shift.add_(step.mul_(moving))
         number += 1
-    law.weights_(rows, shift)
+    mapping.weights_(rows, shift)
     return None
 
 
 def solve_few_(
-    law: "Law", rows: Tensor, shift: Tensor, step: Tensor, moving: Tensor, number: int
+    mapping: "RowMapping", rows: Tensor, shift: Tensor, step: Tensor, moving: Tensor, number: int
 ) -> None:
     """Overwrite rows by their weights, those that are moving [R, 1] after further steps."""
     chosen = moving.flatten().nonzero().flatten()
     few = rows[chosen]
-    solve_rows_(law.of_rows(few, chosen), few, shift[chosen].add_(step[chosen]), number)
-    law.weights_(rows, shift)
+    solve_rows_(mapping.of_rows(few, chosen), few, shift[chosen].add_(step[chosen]), number)
+    mapping.weights_(rows, shift)
     rows.index_copy_(0, chosen, few)
 
 
-class Law(Protocol):
+class RowMapping(Protocol):
     """How weights depend on x - t, for one beta, with buffers to work in.
 
     Shifts are thresholds less a constant, and P and G may have a factor, to save operations.
@@ -96,8 +96,8 @@ class Law(Protocol):
     def start(self) -> Tensor:
         """Where the shifts start, [R, 1]."""
 
-    def of_rows(self, rows: Tensor, chosen: Tensor) -> "Law":
-        """The same law for some of the rows."""
+    def of_rows(self, rows: Tensor, chosen: Tensor) -> "RowMapping":
+        """The same mapping for some of the rows."""
 
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         """P and G of each row of x [R, K] at the shifts [R, 1]."""
@@ -109,13 +109,13 @@ class Law(Protocol):
         """Overwrite x by its weights at the shifts that were measured last."""
 
 
-def choose_law(like: Tensor, beta: Beta) -> Law:
-    """The cheapest form of the law for this beta."""
+def choose_mapping(like: Tensor, beta: Beta) -> RowMapping:
+    """The cheapest implementation for this beta."""
     if isinstance(beta, float) and beta == 1.0:
-        return SparsemaxLaw(like)
+        return SparsemaxMapping(like)
     if isinstance(beta, float) and beta == 0.5:
-        return Entmax15Law(like)
-    return AnyLaw(like, beta)
+        return Entmax15Mapping(like)
+    return AnyMapping(like, beta)
 
 
 def usual_threshold(beta: Any) -> Any:
@@ -134,7 +134,7 @@ def make_buffer(like: Tensor, fill: float) -> tuple[Tensor, Tensor]:
     return whole, whole[..., :keys]
 
 
-class SparsemaxLaw:
+class SparsemaxMapping:
     """beta = 1: p = (1 + x - t)_+, dp = 1; shifted by 1."""
 
     goal = 1.0
@@ -146,8 +146,8 @@ class SparsemaxLaw:
     def start(self) -> Tensor:
         return torch.full_like(self.whole[:, :1], self.lowest + usual_threshold(1.0))
 
-    def of_rows(self, rows: Tensor, chosen: Tensor) -> "SparsemaxLaw":  # noqa: ARG002
-        return SparsemaxLaw(rows)
+    def of_rows(self, rows: Tensor, chosen: Tensor) -> "SparsemaxMapping":  # noqa: ARG002
+        return SparsemaxMapping(rows)
 
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         torch.sub(x, shift, out=self.part)
@@ -161,7 +161,7 @@ class SparsemaxLaw:
         return x.sub_(shift).relu_()
 
 
-class Entmax15Law:
+class Entmax15Mapping:
     """beta = 1/2: p = (1 + (x - t) / 2)_+^2, dp = sqrt(p); shifted by 2, 4 p and 2 sqrt(p)."""
 
     goal = 4.0
@@ -173,8 +173,8 @@ class Entmax15Law:
     def start(self) -> Tensor:
         return torch.full_like(self.whole[:, :1], self.lowest + usual_threshold(0.5))
 
-    def of_rows(self, rows: Tensor, chosen: Tensor) -> "Entmax15Law":  # noqa: ARG002
-        return Entmax15Law(rows)
+    def of_rows(self, rows: Tensor, chosen: Tensor) -> "Entmax15Mapping":  # noqa: ARG002
+        return Entmax15Mapping(rows)
 
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         torch.sub(x, shift, out=self.part)
@@ -188,7 +188,7 @@ class Entmax15Law:
         return torch.mul(self.part, 0.25, out=x)
 
 
-class AnyLaw:
+class AnyMapping:
     """Any beta: with u = beta (x - t) >= -1, dp = (1 + u)^(1/beta - 1) and p = (1 + u) dp.
 
     log1p and exp2 are the pair of functions that takes -1 and -inf at full speed on CPUs.
@@ -210,8 +210,8 @@ class AnyLaw:
     def start(self) -> Tensor:
         return torch.zeros_like(self.whole[:, :1]).add_(usual_threshold(self.beta))
 
-    def of_rows(self, rows: Tensor, chosen: Tensor) -> "AnyLaw":
-        return AnyLaw(rows, self.beta[chosen] if isinstance(self.beta, Tensor) else self.beta)
+    def of_rows(self, rows: Tensor, chosen: Tensor) -> "AnyMapping":
+        return AnyMapping(rows, self.beta[chosen] if isinstance(self.beta, Tensor) else self.beta)
 
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         torch.sub(x, shift, out=self.part).mul_(self.beta).clamp_(min=-1.0)
@@ -228,14 +228,14 @@ class AnyLaw:
         return x.copy_(self.part_slope)
 
 
-def pull_back_(weights: Tensor, gradient: Tensor, beta: Beta) -> tuple[Tensor, Tensor | None]:
+def backward_(weights: Tensor, gradient: Tensor, beta: Beta) -> tuple[Tensor, Tensor | None]:
     """Overwrite the gradient of the weights by that of the scores; also that of beta, if a tensor.
 
     dX = g (dY - sum(dY g) / sum g) with g = p^(1 - beta); it is 0 where p is, so hidden keys need
     no mask, and rows without a visible key no care but for the division.
     """
     if isinstance(beta, Tensor):
-        return pull_back_with_beta_(weights, gradient, beta)
+        return backward_with_beta_(weights, gradient, beta)
     slope = weights_to_slope(weights, beta)
     total = slope.sum(-1, keepdim=True).clamp_(min=torch.finfo(slope.dtype).tiny)
     gradient.mul_(slope)
@@ -255,10 +255,10 @@ def weights_to_slope(weights: Tensor, beta: float) -> Tensor:
     return weights.clamp(min=tiny).log2_().mul_(-beta).exp2_().mul_(weights)
 
 
-def pull_back_with_beta_(
+def backward_with_beta_(
     weights: Tensor, gradient: Tensor, beta: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """`pull_back_` for a beta that has a gradient, too."""
+    """`backward_` for a beta that has a gradient, too."""
     tiny = torch.finfo(weights.dtype).tiny
     log = weights.clamp(min=tiny).log2_()
     slope = (log * -beta).exp2_().mul_(weights)
@@ -305,7 +305,7 @@ class EntmaxFunction(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor | None]:
         weights, beta = ctx.saved_tensors
         beta = ctx.fixed_beta if beta is None else beta
-        gradient, beta_gradient = pull_back_(weights, gradients[0].clone(), beta)
+        gradient, beta_gradient = backward_(weights, gradients[0].clone(), beta)
         return gradient, None, beta_gradient
 
 

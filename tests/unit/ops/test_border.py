@@ -11,11 +11,11 @@ import torch
 from support.kernels import every_build, load
 from support.transformers import OUR_MODELS, make_model
 
-from nmt.decoding.choices import choose_beam, choose_beam_by_torch
 from nmt.decoding.engine import Engine, EngineStep
 from nmt.native import interface, library, search
 from nmt.native import training as kernels
 from nmt.native.interface import RowMap, address
+from nmt.ops.beam import choose_beam, choose_beam_torch
 
 needs_kernels = pytest.mark.skipif(
     library.load() is None, reason="no kernels were built for this processor"
@@ -46,7 +46,7 @@ from support.transformers import OUR_MODELS, make_model
 
 @torch.inference_mode()
 def translate():
-    engine = Engine.of(make_model(OUR_MODELS["softmax"], dim=8), int8=False)
+    engine = Engine(library.load(), make_model(OUR_MODELS["softmax"], dim=8), int8=False)
     step = EngineStep(engine, [[5] * 6_000], beam=1, max_length=2)
     assert step(torch.ones(1, 1, dtype=torch.int64)).isfinite().all()
     kernels, scores = library.load(), torch.randn(100_000)
@@ -77,7 +77,7 @@ def test_wide_beams_are_left_to_torch() -> None:
     logits = torch.randn(1, 3, 40_000, generator=generator)
     normalizer, scores = torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.float64)
     found = choose_beam(logits, normalizer, scores, beam=20_000, end=1)
-    expected = choose_beam_by_torch(logits, normalizer, scores, beam=20_000, end=1)
+    expected = choose_beam_torch(logits, normalizer, scores, beam=20_000, end=1)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.scores, other.scores)
 
@@ -142,7 +142,7 @@ def add_norm(size):
     training.add_norm_backward(left, x[0], x, dropping=None)
 
 def decode(size):
-    engine = Engine.of(make_model(OUR_MODELS["softmax"]), int8=False)
+    engine = Engine(library.load(), make_model(OUR_MODELS["softmax"]), int8=False)
     limit(2)
     EngineStep(engine, [[4] * size], beam=2, max_length=4)
 

@@ -6,12 +6,13 @@ import math
 import pytest
 import torch
 from support.attention_cases import TRACEABLE, make_core
+from support.attention_cases import weigh as weigh_rows
 from support.kernels import every_build, load
 from torch import Tensor
 
-from nmt.decoding.choices import Candidates, choose_beam_by_torch
 from nmt.native import search
 from nmt.native.interface import address
+from nmt.ops.beam import Candidates, choose_beam_torch
 
 LENGTHS = (1, 2, 7, 8, 15, 16, 17, 33, 100)
 
@@ -30,14 +31,15 @@ def weigh(kernels: ctypes.CDLL, number: int, parameter: float, scores: Tensor) -
 @pytest.mark.parametrize("name", TRACEABLE)
 def test_weights_of_a_row_are_those_of_the_module(build: str, name: str) -> None:
     kernels, core = load(build), make_core(TRACEABLE[name])
-    row_map = core.weights.row_map()
-    assert row_map is not None
-    parameters = torch.as_tensor(row_map[1]).detach().float().expand(core.heads)
+    mapping = core.mapping
+    assert mapping.row_map is not None
+    learned = core.weights.values()
+    parameters = learned[0] if learned else torch.full((core.heads,), mapping.row_parameter)
     for length in LENGTHS:
         scores = 3.0 * torch.randn(core.heads, length, generator=torch.Generator().manual_seed(9))
-        expected = core.weights.double()(scores.double()[None, :, None], None)[0, :, 0]
+        expected = weigh_rows(core, scores.double()[None, :, None], None)[0, :, 0]
         for head in range(core.heads):
-            found = weigh(kernels, row_map[0], float(parameters[head]), scores[head])
+            found = weigh(kernels, mapping.row_map, float(parameters[head]), scores[head])
             torch.testing.assert_close(found.double(), expected[head], atol=1e-6, rtol=1e-5)
             assert ((found == 0.0) == (expected[head] == 0.0)).all() or (
                 expected[head][found == 0.0] < 1e-6
@@ -47,10 +49,10 @@ def test_weights_of_a_row_are_those_of_the_module(build: str, name: str) -> None
 @every_build
 @pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15", "entmax 1.3", "rela-g"])
 def test_nan_in_a_row_is_not_lost(build: str, name: str) -> None:
-    row_map = make_core(TRACEABLE[name]).weights.row_map()
-    assert row_map is not None
+    mapping = make_core(TRACEABLE[name]).mapping
+    assert mapping.row_map is not None
     scores = torch.tensor([0.5, math.nan, 1.0])
-    assert weigh(load(build), row_map[0], float(row_map[1]), scores).isnan().any()
+    assert weigh(load(build), mapping.row_map, mapping.row_parameter, scores).isnan().any()
 
 
 @every_build
@@ -99,6 +101,6 @@ def test_beam_choice_is_that_of_torch(build: str, beam: int, vocabulary: int) ->
         scores = torch.randint(-3, 1, (6, width), generator=generator).double()
         scores[0, -1] = -math.inf
         found = search.choose_beam(kernels, logits, normalizer, scores, beam, 1)
-        expected = choose_beam_by_torch(logits, normalizer, scores, beam=beam, end=1)
+        expected = choose_beam_torch(logits, normalizer, scores, beam=beam, end=1)
         for one, other in zip(found, expected, strict=True):
             same(one, other)

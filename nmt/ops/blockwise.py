@@ -8,17 +8,16 @@ length and not with its square.
 Shapes: B batch, H heads, Q queries, K keys, D width, Dh = D / H, G matrices of a block.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from nmt.model.activations import ScoreMap
-from nmt.model.dropout import dropout_factors
-from nmt.model.masking import InPlaceMask
+from nmt.ops.attention_call import AttentionCall, replayed_random_state, split_heads
+from nmt.ops.dropout import dropout_factors
+from nmt.ops.masking import InPlaceMask
 
 # Elements a block works on, a thread: scores and rows of queries, keys, values, outputs. Measured:
 # more falls out of the cache, less spends its time in calls. A map of many calls has a factor.
@@ -30,17 +29,6 @@ QUERY_STEP = 16
 MOST_KEYS_KEPT = 512
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a call has besides tensors."""
-
-    map: ScoreMap
-    heads: int
-    scale: float
-    dropout: float
-    observer: Callable[[Tensor], None] | None
-
-
 class Group(NamedTuple):
     """Matrices that are worked on at once, and the queries of each of their blocks."""
 
@@ -48,20 +36,6 @@ class Group(NamedTuple):
     heads: slice
     num_heads: int
     queries: list[slice]
-
-
-def split_heads(projections: Sequence[Tensor], heads: int) -> list[Tensor]:
-    """The parts of the projections, each a view [B, H, T, Dh].
-
-    A projection [B, T, n D] holds n parts side by side; D is its share of all three parts.
-    """
-    width = sum(projection.shape[-1] for projection in projections) // 3
-    parts: list[Tensor] = []
-    for projection in projections:
-        batch, length, total = projection.shape
-        shape = (batch, length, total // width, heads, width // heads)
-        parts.extend(projection.view(shape).permute(2, 0, 3, 1, 4).unbind(0))
-    return parts
 
 
 def groups(shape: torch.Size, head_dim: int, block_factor: int) -> Iterator[Group]:
@@ -106,14 +80,14 @@ class Block(NamedTuple):
 def blocks(inputs: Sequence[Tensor], block_map: "BlockMap") -> Iterator[Block]:
     """The blocks of query, key and value, [B, H, T, Dh] each."""
     query, key, value = inputs
-    settings = block_map.settings
+    call = block_map.call
     shape = torch.Size((*query.shape[:3], key.shape[2]))
-    for group in groups(shape, query.shape[3], settings.map.block_factor):
+    for group in groups(shape, query.shape[3], call.mapping.block_factor):
         k, v = flat(key, group), flat(value, group)
         for queries in group.queries:
             q = flat(query, group, queries)
             weights = block_map.weigh(q, k, group, queries)
-            rate = settings.dropout
+            rate = call.dropout
             factors = dropout_factors(weights, rate) if rate > 0.0 else None
             yield Block(group, queries, q, k, v, weights, factors)
 
@@ -123,7 +97,7 @@ def attend_blockwise(
 ) -> tuple[Tensor, list[Block]]:
     """Concatenated heads [B, Q, D] for query, key and value [B, H, T, Dh]; the blocks to `keep`."""
     query, key, _ = inputs
-    observer = block_map.settings.observer
+    observer = block_map.call.observer
     batch, heads, queries, head_dim = query.shape
     observed = None
     if observer is not None:
@@ -147,26 +121,26 @@ def attend_blockwise(
 class BlockMap:
     """The map from scores to weights, with what it takes for each block."""
 
-    settings: Settings
+    call: AttentionCall
     parameter: Tensor | None
     mask: InPlaceMask | None
 
     def weigh(self, query: Tensor, key: Tensor, group: Group, queries: slice) -> Tensor:
         """Weights [G, Q, K] of queries [G, Q, Dh] and keys [G, K, Dh]."""
         block = query.new_empty(*query.shape[:2], key.shape[1])
-        set_product(block, query, key.transpose(1, 2), scale=self.settings.scale)
-        self.settings.map.weights_(
+        set_product(block, query, key.transpose(1, 2), scale=self.call.scale)
+        self.call.mapping.weights_(
             by_head(block, group),
             None if self.mask is None else self.mask.block(group.sentences, group.heads, queries),
             None if self.parameter is None else self.parameter[group.heads],
         )
         return block
 
-    def pull_back_(self, weights: Tensor, inner: Tensor, group: Group) -> Tensor | None:
+    def backward_(self, weights: Tensor, gradient: Tensor, group: Group) -> Tensor | None:
         """Overwrite the weights' gradient by the scores'; returns the parameter's, [heads]."""
-        return self.settings.map.gradient_(
+        return self.call.mapping.gradient_(
             by_head(weights, group),
-            by_head(inner, group),
+            by_head(gradient, group),
             None if self.parameter is None else self.parameter[group.heads],
         )
 
@@ -187,21 +161,21 @@ class BlockwiseAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        settings: Settings,
+        call: AttentionCall,
         visible: Tensor | None,
         parameter: Tensor | None,
         *projections: Tensor,
     ) -> Tensor:
-        inputs = split_heads(projections, settings.heads)
+        inputs = split_heads(projections, call.heads)
         query, key, _ = inputs
         needed = any(ctx.needs_input_grad)
         keep = needed and key.shape[2] <= MOST_KEYS_KEPT
-        draws_again = needed and not keep and settings.dropout > 0.0
-        ctx.random_state = torch.get_rng_state() if draws_again else None
-        block_map = BlockMap(settings, parameter, InPlaceMask.of(visible, query.dtype))
+        replays = needed and not keep and call.dropout > 0.0
+        ctx.random_state = torch.get_rng_state() if replays else None
+        block_map = BlockMap(call, parameter, InPlaceMask.of(visible, query.dtype))
         output, kept = attend_blockwise(inputs, block_map, keep=keep)
         if needed:
-            ctx.settings = settings
+            ctx.call = call
             ctx.shapes = [projection.shape for projection in projections]
             ctx.places = [block[:2] for block in kept]
             saved = [tensor for block in kept for tensor in block[2:]]
@@ -209,15 +183,17 @@ class BlockwiseAttention(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        settings: Settings = ctx.settings
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        call: AttentionCall = ctx.call
         parameter, *saved = ctx.saved_tensors
-        outer = gradients[0].view(*gradients[0].shape[:2], settings.heads, -1).transpose(1, 2)
-        results = [outer.new_empty(shape) for shape in ctx.shapes]
+        grad_heads = (
+            grad_outputs[0].view(*grad_outputs[0].shape[:2], call.heads, -1).transpose(1, 2)
+        )
+        results = [grad_heads.new_empty(shape) for shape in ctx.shapes]
         some: Iterable[Block]
         if ctx.places:
             # Hidden keys have weight 0 and so no gradient: the mask is needed no more.
-            block_map = BlockMap(settings, parameter, None)
+            block_map = BlockMap(call, parameter, None)
             size = len(saved) // len(ctx.places)
             some = (
                 Block(*place, *saved[size * index : size * (index + 1)])
@@ -225,57 +201,46 @@ class BlockwiseAttention(torch.autograd.Function):
             )
         else:
             visible, *projections = saved
-            block_map = BlockMap(settings, parameter, InPlaceMask.of(visible, outer.dtype))
-            some = blocks(split_heads(projections, settings.heads), block_map)
-        with drawing_again(ctx.random_state):
-            parameter_gradient = pull_back(
-                some, outer, block_map=block_map, results=split_heads(results, settings.heads)
+            block_map = BlockMap(call, parameter, InPlaceMask.of(visible, grad_heads.dtype))
+            some = blocks(split_heads(projections, call.heads), block_map)
+        with replayed_random_state(ctx.random_state):
+            grad_parameter = backward_blocks(
+                some, grad_heads, block_map=block_map, results=split_heads(results, call.heads)
             )
-        return None, None, parameter_gradient, *results
+        return None, None, grad_parameter, *results
 
 
-def pull_back(
-    some: Iterable[Block], outer: Tensor, *, block_map: BlockMap, results: Sequence[Tensor]
+def backward_blocks(
+    some: Iterable[Block], grad_heads: Tensor, *, block_map: BlockMap, results: Sequence[Tensor]
 ) -> Tensor | None:
     """Write the gradients of query, key and value to results; returns that of the parameter.
 
-    All are [B, H, T, Dh], as is `outer`, the gradient of the heads.
+    All are [B, H, T, Dh], as is `grad_heads`.
     """
-    parameter, scale = block_map.parameter, block_map.settings.scale
-    parameter_gradient = None if parameter is None else torch.zeros_like(parameter)
-    key_gradient = value_gradient = outer.new_empty(0)
+    parameter, scale = block_map.parameter, block_map.call.scale
+    grad_parameter = None if parameter is None else torch.zeros_like(parameter)
+    grad_key = grad_value = grad_heads.new_empty(0)
     for block in some:
         group, queries, q, k, v, weights, factors = block
         more = queries.start > 0  # of a group that was begun
         if not more:
-            key_gradient, value_gradient = k.new_empty(k.shape), v.new_empty(v.shape)
-        out = flat(outer, group, queries)
-        inner = torch.bmm(out, v.transpose(1, 2))
+            grad_key, grad_value = k.new_empty(k.shape), v.new_empty(v.shape)
+        out = flat(grad_heads, group, queries)
+        grad_weights = torch.bmm(out, v.transpose(1, 2))
         if factors is not None:
-            inner.mul_(factors)
-        set_product(value_gradient, block.dropped().transpose(1, 2), out, more=more)
-        found = block_map.pull_back_(weights, inner, group)
-        if parameter_gradient is not None and found is not None:
-            parameter_gradient[group.heads] += found
-        query_gradient = q.new_empty(q.shape)
-        set_product(query_gradient, inner, k, scale=scale)
-        set_product(key_gradient, inner.transpose(1, 2), q, scale=scale, more=more)
-        put(results[0], group, queries, query_gradient)
+            grad_weights.mul_(factors)
+        set_product(grad_value, block.dropped().transpose(1, 2), out, more=more)
+        found = block_map.backward_(weights, grad_weights, group)
+        if grad_parameter is not None and found is not None:
+            grad_parameter[group.heads] += found
+        grad_query = q.new_empty(q.shape)
+        set_product(grad_query, grad_weights, k, scale=scale)
+        set_product(grad_key, grad_weights.transpose(1, 2), q, scale=scale, more=more)
+        put(results[0], group, queries, grad_query)
         if queries == group.queries[-1]:
-            put(results[1], group, slice(None), key_gradient)
-            put(results[2], group, slice(None), value_gradient)
-    return parameter_gradient
-
-
-@contextmanager
-def drawing_again(state: Tensor | None) -> Iterator[None]:
-    """Draw random numbers from a state, then go on as if none had been drawn; None: as ever."""
-    if state is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(state)
-        yield
+            put(results[1], group, slice(None), grad_key)
+            put(results[2], group, slice(None), grad_value)
+    return grad_parameter
 
 
 def set_product(

@@ -1,22 +1,23 @@
-"""Every kernel of training is the torch form that it stands for: values, gradients, bits."""
+"""Every implementation is the reference that it stands for: values, gradients, zeros, bits."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 from support.attention_cases import CASES
 from torch import Tensor, nn
 
-from nmt.config.config import AttentionConfig
-from nmt.model import native_attention, norms
 from nmt.model.attention import AttentionCore
-from nmt.model.blockwise import BlockwiseAttention, Settings
-from nmt.model.dropout import draw_bits
 from nmt.model.layers import FeedForward, Residual
 from nmt.model.linear import Linear
-from nmt.model.native_attention import NativeAttention, goes_natively
 from nmt.native import library
 from nmt.native import training as kernels
+from nmt.ops import head_norm, native_attention
+from nmt.ops.attention import Parameters, attention
+from nmt.ops.attention_call import AttentionCall
+from nmt.ops.backend import force_backend
+from nmt.ops.dropout import draw_bits
 
 pytestmark = pytest.mark.skipif(
     library.load() is None, reason="no kernels were built for this processor"
@@ -39,14 +40,12 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def make_settings(kind: str, width: int, dropout: float = 0.0) -> tuple[Settings, Tensor | None]:
+def make_call(kind: str, width: int, dropout: float = 0.0) -> tuple[AttentionCall, Parameters]:
     torch.manual_seed(0)
-    config: AttentionConfig = CASES[kind]
-    core = AttentionCore(HEADS * width, HEADS, attention=config, dropout=dropout).train()
-    parameter = core.weights.parameter()
-    if parameter is not None:
-        parameter = torch.tensor([0.01, 0.4, 1.0], requires_grad=True)  # the first: by a series
-    return core.settings(None), parameter
+    core = AttentionCore(HEADS * width, HEADS, attention=CASES[kind], dropout=dropout).train()
+    learned = core.weights.values()
+    values = torch.tensor([0.01, 0.4, 1.0], requires_grad=True)  # the first: by a series
+    return core.call(None), (values,) if learned else ()
 
 
 def make_inputs(size: tuple[int, int, int], *, batch: int = 2) -> list[Tensor]:
@@ -73,18 +72,20 @@ def make_mask(name: str, size: tuple[int, int, int], *, batch: int = 2) -> Tenso
 
 
 def run(
-    form: type[torch.autograd.Function],
-    settings: Settings,
+    name: str,
+    call: AttentionCall,
     mask: Tensor | None,
-    parameter: Tensor | None,
+    parameters: Parameters,
     inputs: list[Tensor],
 ) -> list[Tensor]:
-    """The output, and the gradients of everything."""
+    """What an implementation of attention computes: the output, and the gradients of everything."""
+    (implementation,) = (one for one in attention.implementations if one.name == name)
+    arguments = (call, tuple(inputs), mask, parameters)
+    assert implementation.accepts(*arguments) is None
     torch.manual_seed(3)
-    output = form.apply(settings, mask, parameter, *inputs)
-    outward = torch.linspace(-1.0, 1.0, output.numel()).view_as(output)
-    wanted = inputs if parameter is None else [*inputs, parameter]
-    return [output, *torch.autograd.grad(output, wanted, outward)]
+    output = implementation.run(*arguments)
+    outward = torch.linspace(-1.0, 1.0, output.numel(), dtype=output.dtype).view_as(output)
+    return [output, *torch.autograd.grad(output, [*inputs, *parameters], outward)]
 
 
 def assert_close(found: list[Tensor], expected: list[Tensor]) -> None:
@@ -101,39 +102,67 @@ def assert_equal(found: list[Tensor], expected: list[Tensor]) -> None:
 @every_map
 @every_size
 @pytest.mark.parametrize("mask", ["none", "padding", "causal", "any"])
-def test_attention_is_the_blockwise_one(kind: str, size: tuple[int, int, int], mask: str) -> None:
-    settings, parameter = make_settings(kind, size[2])
+@pytest.mark.parametrize("name", ["C kernels", "blockwise", "scaled_dot_product_attention"])
+def test_attention_is_the_reference(
+    name: str, kind: str, size: tuple[int, int, int], mask: str
+) -> None:
+    if name == "scaled_dot_product_attention" and kind != "softmax":
+        return
+    call, parameters = make_call(kind, size[2])
     inputs, visible = make_inputs(size), make_mask(mask, size)
-    assert goes_natively(settings, *inputs)
-    found = run(NativeAttention, settings, visible, parameter, inputs)
-    assert_close(found, run(BlockwiseAttention, settings, visible, parameter, inputs))
+    found = run(name, call, visible, parameters, inputs)
+    assert_close(found, run("reference", call, visible, parameters, inputs))
 
 
 @every_map
-@pytest.mark.parametrize("draws_at_once", [1 << 24, 2 * 32 * 20])
-def test_dropout_drops_what_the_blockwise_form_drops(
-    kind: str, draws_at_once: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["C kernels", "blockwise"])
+@pytest.mark.parametrize("mask", ["none", "padding", "any"])
+def test_weights_have_the_exact_zeros_of_the_reference(name: str, kind: str, mask: str) -> None:
+    """Except where a weight is so close to 0 that rounding decides."""
+    size = (37, 45, 20)
+    call, parameters = make_call(kind, size[2])
+    seen: list[Tensor] = []
+    call = replace(call, observer=lambda weights: seen.append(weights.clone()))
+    inputs, visible = make_inputs(size), make_mask(mask, size)
+    for one in (name, "reference"):
+        run(one, call, visible, parameters, inputs)
+    found, expected = seen
+    differs = (found == 0.0) != (expected == 0.0)
+    assert (expected[differs].abs() < 1e-5).all()
+    assert (found[differs].abs() < 1e-5).all()
+    assert differs.float().mean() < 1e-3
+    if kind not in ("softmax", "entmax 1.02"):
+        assert (found == 0.0).float().mean() > 0.2
+    if visible is not None:
+        assert (found.masked_select(~visible) == 0.0).all()
+
+
+@every_map
+@pytest.mark.parametrize("bits_at_once", [1 << 24, 2 * 32 * 20])
+def test_every_implementation_drops_the_same_weights(
+    kind: str, bits_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_attention, "DRAWS_AT_ONCE", draws_at_once)
+    monkeypatch.setattr(native_attention, "BITS_AT_ONCE", bits_at_once)
     size = (32, 20, 24)
-    settings, parameter = make_settings(kind, size[2], dropout=0.3)
+    call, parameters = make_call(kind, size[2], dropout=0.3)
     inputs, visible = make_inputs(size), make_mask("padding", size)
-    found = run(NativeAttention, settings, visible, parameter, inputs)
+    expected = run("reference", call, visible, parameters, inputs)
     state = torch.get_rng_state()
-    assert_close(found, run(BlockwiseAttention, settings, visible, parameter, inputs))
-    assert torch.equal(torch.get_rng_state(), state)
+    for name in ("C kernels", "blockwise"):
+        assert_close(run(name, call, visible, parameters, inputs), expected)
+        assert torch.equal(torch.get_rng_state(), state)
 
 
 @every_map
 @pytest.mark.usefixtures("threads")
 def test_attention_has_the_same_bits_on_any_number_of_threads(kind: str) -> None:
     size = (37, 45, 20)
-    settings, parameter = make_settings(kind, size[2], dropout=0.3)
+    call, parameters = make_call(kind, size[2], dropout=0.3)
     inputs, visible = make_inputs(size), make_mask("any", size)
     results = []
     for count in (1, 2, 2):
         torch.set_num_threads(count)
-        results.append(run(NativeAttention, settings, visible, parameter, inputs))
+        results.append(run("C kernels", call, visible, parameters, inputs))
     assert_equal(results[1], results[0])
     assert_equal(results[2], results[0])
 
@@ -142,13 +171,13 @@ def test_attention_has_the_same_bits_on_any_number_of_threads(kind: str) -> None
 @pytest.mark.parametrize("content", [7.0, torch.nan, torch.inf])
 def test_hidden_keys_at_the_end_change_no_bit(kind: str, content: float) -> None:
     size = (20, 45, 16)
-    settings, parameter = make_settings(kind, size[2])
+    call, parameters = make_call(kind, size[2])
     query, short = make_inputs(size)
     more = torch.full((2, 21, short.shape[2]), content)
     long = torch.cat([short.detach(), more], dim=1).requires_grad_()
     visible = (torch.arange(66) < 45).view(1, 1, 1, 66)
-    alone = run(NativeAttention, settings, None, parameter, [query, short])
-    beside = run(NativeAttention, settings, visible, parameter, [query, long])
+    alone = run("C kernels", call, None, parameters, [query, short])
+    beside = run("C kernels", call, visible, parameters, [query, long])
     assert not beside[2][:, 45:].any()
     beside[2] = beside[2][:, :45]
     assert_equal(beside, alone)
@@ -157,26 +186,24 @@ def test_hidden_keys_at_the_end_change_no_bit(kind: str, content: float) -> None
 @every_map
 def test_a_sentence_does_not_depend_on_those_beside_it(kind: str) -> None:
     size = (20, 45, 16)
-    settings, parameter = make_settings(kind, size[2])
+    call, parameters = make_call(kind, size[2])
     inputs, visible = make_inputs(size), make_mask("any", size)
     assert visible is not None
-    together = run(NativeAttention, settings, visible, parameter, inputs)
+    together = run("C kernels", call, visible, parameters, inputs)
     one = [x[1:].detach().requires_grad_() for x in inputs]
-    assert torch.equal(
-        run(NativeAttention, settings, visible[1:], parameter, one)[0], together[0][1:]
-    )
+    assert torch.equal(run("C kernels", call, visible[1:], parameters, one)[0], together[0][1:])
 
 
 @every_map
 def test_not_a_number_shows(kind: str) -> None:
     size = (5, 9, 16)
-    settings, parameter = make_settings(kind, size[2])
+    call, parameters = make_call(kind, size[2])
     query, key_value = make_inputs(size)
     with torch.no_grad():
         query[0, 3, 2] = torch.nan
-    found = run(NativeAttention, settings, None, parameter, [query, key_value])
+    found = run("C kernels", call, None, parameters, [query, key_value])
     assert found[0][0, 3, : size[2]].isnan().all()
-    expected = run(BlockwiseAttention, settings, None, parameter, [query, key_value])
+    expected = run("reference", call, None, parameters, [query, key_value])
     for one, other in zip(found, expected, strict=True):
         assert one[other.isnan()].isnan().all()
 
@@ -184,23 +211,22 @@ def test_not_a_number_shows(kind: str) -> None:
 @pytest.mark.parametrize("rows", [0, 1, 31, 100])
 @pytest.mark.parametrize("width", [1, 16, 37, 256])
 @pytest.mark.parametrize("gated", [True, False])
-def test_the_gated_norm_is_the_torch_form(rows: int, width: int, gated: bool) -> None:
+@pytest.mark.parametrize("functions", [head_norm.NATIVE, head_norm.TORCH], ids=["native", "torch"])
+def test_the_gated_norm_is_the_reference(
+    rows: int, width: int, gated: bool, functions: head_norm.RowFunctions
+) -> None:
     torch.manual_seed(1)
-    z, outer = torch.randn(rows, width), torch.randn(rows, width)
+    z, grad_output = torch.randn(rows, width), torch.randn(rows, width)
     if rows > 1:
         z[1] = 0.0
-    gain, gate = torch.randn(width), torch.randn(width) if gated else None
-    output, scales = kernels.gated_rms_norm(z, gain, gate, norms.EPSILON)
-    gradients = kernels.gated_rms_norm_backward(z, gain, gate, scales, outer)
-    inputs = z.double(), gain.double(), None if gate is None else gate.double()
-    exact, exact_scales = norms.norm_rows(*inputs)
-    torch.testing.assert_close(output.double(), exact, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(scales.double(), exact_scales, atol=0.0, rtol=1e-5)
-    wanted = norms.pull_back_rows(*inputs, exact_scales, outer.double())
-    for one, other in zip(gradients, wanted, strict=True):
-        if one is None or other is None:
-            assert one is other
-            continue
+    gain = torch.randn(width)
+    gate = torch.randn(width) if gated else None
+    output, scale = functions.forward(z, gain, gate)
+    found = [output, *functions.backward(z, gain, gate, scale, grad_output)]
+    inputs = [x.double().requires_grad_() for x in (z, gain, gate) if x is not None]
+    exact = head_norm.head_norm_reference(*inputs[:2], inputs[2] if gated else None, "rms")
+    wanted = [exact.detach(), *torch.autograd.grad(exact, inputs, grad_output.double())]
+    for one, other in zip((x for x in found if x is not None), wanted, strict=True):
         tolerance = 1e-5 * max(1.0, float(other.abs().max())) if other.numel() else 0.0
         torch.testing.assert_close(one.double(), other, atol=tolerance, rtol=1e-4)
 
@@ -213,7 +239,7 @@ def test_norms_have_the_same_bits_on_any_number_of_threads() -> None:
     results = []
     for count in (1, 2, 2):
         torch.set_num_threads(count)
-        output, scales = kernels.gated_rms_norm(z, gain, gate, norms.EPSILON)
+        output, scales = kernels.gated_rms_norm(z, gain, gate, head_norm.EPSILON)
         gradients = kernels.gated_rms_norm_backward(z, gain, gate, scales, outer)
         results.append([output, scales, *(x for x in gradients if x is not None)])
     assert_equal(results[1], results[0])
@@ -279,9 +305,7 @@ class AddNorm(nn.Module):
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("form", ["linear", "feed-forward", "residual"])
 @pytest.mark.usefixtures("threads")
-def test_layers_are_those_of_torch(
-    form: str, rate: float, dim: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_are_the_references(form: str, rate: float, dim: int) -> None:
     torch.manual_seed(1)
     modules: dict[str, nn.Module] = {
         "linear": Linear(dim, 3 * dim),
@@ -296,14 +320,15 @@ def test_layers_are_those_of_torch(
     results = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        results.append(gradients_of(module, inputs))
+        with force_backend("native"):
+            results.append(gradients_of(module, inputs))
     state = torch.get_rng_state()
     # torch's own products may add in another order on another number of threads.
     assert_close(results[1], results[0])
     if form == "residual":
         assert_equal(results[1], results[0])
-    monkeypatch.setattr(library, "load", lambda: None)
-    assert_close(results[0], gradients_of(module, inputs))
+    with force_backend("reference"):
+        assert_close(results[0], gradients_of(module, inputs))
     assert torch.equal(torch.get_rng_state(), state)
 
 

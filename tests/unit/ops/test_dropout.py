@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.model.dropout import LEVELS, Dropout, dropout_factors, keep_scale, kept_elements
+from nmt.model.dropout import Dropout
+from nmt.ops.dropout import LEVELS, dropout_factors, keep_scale, kept_elements
 
 COUNT = 1 << 21
 RATES = (0.1, 0.3, 0.5, 0.9)

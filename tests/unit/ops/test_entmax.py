@@ -5,12 +5,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.attention_cases import weigh
 from torch import Tensor
 
 from nmt.config.config import AttentionConfig
-from nmt.model.activations import Entmax
-from nmt.model.attention_kinds import attention_kind
-from nmt.model.entmax import entmax, solve_
+from nmt.model.attention import AttentionCore
+from nmt.ops.entmax import entmax, solve_
 
 
 def some_scores(*shape: int, spread: float = 2.0, seed: int = 1) -> Tensor:
@@ -92,39 +92,44 @@ def test_the_gradient_of_alpha_is_smooth_near_1() -> None:
             assert abs(found.item() - limit.item()) <= (tolerance + 60.0 * raw) * abs(limit.item())
 
 
+def learned_core(heads: int) -> AttentionCore:
+    """Attention whose heads learn their alphas."""
+    config = AttentionConfig("entmax", alpha="learned")
+    return AttentionCore(4 * heads, heads, attention=config, dropout=0.0)
+
+
 def test_learned_alpha_stays_between_1_and_2_and_keeps_a_gradient() -> None:
-    learned = Entmax(7, "learned", "solver")
-    assert learned.raw_alpha is not None
+    core = learned_core(7)
+    raw_alpha = core.get_parameter("weights.raw_alpha")
     with torch.no_grad():
-        learned.raw_alpha.copy_(torch.tensor([-200.0, -30.0, -10.0, 0.0, 10.0, 30.0, 200.0]))
-    alpha = learned.alpha()
-    assert isinstance(alpha, Tensor)
+        raw_alpha.copy_(torch.tensor([-200.0, -30.0, -10.0, 0.0, 10.0, 30.0, 200.0]))
+    alpha = core.weights.report()["alpha"]
     assert (alpha > 1.0).all()
     assert (alpha <= 2.0).all()
-    weights = learned(some_scores(2, 7, 5, 9).float(), None)
+    weights = weigh(core, some_scores(2, 7, 5, 9).float(), None)
     assert weights.isfinite().all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 7, 5), atol=3e-6, rtol=0.0)
     weights.square().sum().backward()
-    assert learned.raw_alpha.grad is not None
-    assert learned.raw_alpha.grad.isfinite().all()
-    assert learned.raw_alpha.grad[3] != 0.0
+    assert raw_alpha.grad is not None
+    assert raw_alpha.grad.isfinite().all()
+    assert raw_alpha.grad[3] != 0.0
 
 
 def test_learned_alpha_moves_to_the_sparsity_that_is_wanted() -> None:
     torch.manual_seed(1)
-    learned = Entmax(2, "learned", "solver")
+    core = learned_core(2)
     scores = some_scores(4, 2, 8, 12, spread=1.0).float()
     wanted = torch.cat(
         [entmax(scores[:, :1], None, 0.15), entmax(scores[:, 1:], None, 0.85)], dim=1
     )
-    optimizer = torch.optim.Adam(learned.parameters(), lr=0.1)
+    optimizer = torch.optim.Adam(core.parameters(), lr=0.1)
     for _ in range(200):
         optimizer.zero_grad()
-        (learned(scores, None) - wanted).square().sum().backward()
+        (weigh(core, scores, None) - wanted).square().sum().backward()
         optimizer.step()
-    alpha = learned.alpha()
-    assert isinstance(alpha, Tensor)
-    torch.testing.assert_close(alpha.detach(), torch.tensor([1.15, 1.85]), atol=0.01, rtol=0.0)
+    torch.testing.assert_close(
+        core.weights.report()["alpha"], torch.tensor([1.15, 1.85]), atol=0.01, rtol=0.0
+    )
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.5, 0.3])
@@ -164,7 +169,7 @@ def test_kinds_meet_where_they_should() -> None:
 
     def weights(**options: object) -> Tensor:
         config = AttentionConfig(**options)  # type: ignore[arg-type]
-        return attention_kind(config).weights(config, 4)(scores, None)
+        return config.row.mapping(config.values).weights(scores, None)
 
     close = {"atol": 1e-12, "rtol": 0.0}
     torch.testing.assert_close(

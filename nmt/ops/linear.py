@@ -1,0 +1,178 @@
+"""Linear layers, and two of them with a ReLU between.
+
+The kernels in C compute the gradients of inputs and the first layer of the feed-forward sublayer.
+The other products and the gradients of weights are torch's, which is as fast or faster there.
+N rows, D width, F width inside.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nmt.native.training import multiply
+from nmt.ops.backend import Call, Implementation, Operation
+from nmt.ops.dropout import draw_mask, dropout, keep_scale
+from nmt.ops.kernels import native_refusal
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """x [..., D] as contiguous [N, D]."""
+    return x.reshape(-1, x.shape[-1]).contiguous()
+
+
+class NativeLinear(torch.autograd.Function):
+    """x weight^T + bias."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        grad_output = as_rows(grad_outputs[0])
+        grad_input = None
+        if ctx.needs_input_grad[0]:
+            grad_input = multiply(grad_output, weight).view(x.shape)
+        return grad_input, grad_output.t() @ as_rows(x), grad_output.sum(0)
+
+
+def linear_reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """[..., F] for x [..., D], weight [F, D] and bias [F]."""
+    return functional.linear(x, weight, bias)
+
+
+def linear_native(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """See `linear_reference`."""
+    result: Tensor = NativeLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return result
+
+
+def linear_example(device: torch.device) -> Call:
+    """A layer of 8 inputs and outputs in training."""
+    x = torch.ones(2, 8, device=device, requires_grad=True)
+    return (x, torch.ones(8, 8, device=device), torch.ones(8, device=device)), {}
+
+
+linear = Operation(
+    "linear layer",
+    linear_reference,
+    [
+        Implementation(
+            "native",
+            "C kernels",
+            linear_native,
+            accepts=lambda x, weight, _bias: native_refusal(x, weight),
+            prefers=lambda _x, _weight, _bias: (
+                None if torch.is_grad_enabled() else "without gradients it is torch's product"
+            ),
+        ),
+    ],
+    example=linear_example,
+)
+
+
+class NativeFeedForward(torch.autograd.Function):
+    """Linear, ReLU, dropout, linear; dropped hidden units are 0 like those that ReLU cuts."""
+
+    @staticmethod
+    def forward(ctx: Any, rate: float, x: Tensor, *parameters: Tensor) -> Tensor:
+        weight, bias, output_weight, output_bias = parameters
+        rows = as_rows(x)
+        mask = draw_mask(len(rows) * len(weight), rate)
+        hidden = multiply(rows, weight, transposed=True, bias=bias, relu=True, dropping=mask)
+        ctx.save_for_backward(rows, hidden, weight, output_weight)
+        ctx.scale = keep_scale(rate)
+        return functional.linear(hidden.view(*x.shape[:-1], -1), output_weight, output_bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        rows, hidden, weight, output_weight = ctx.saved_tensors
+        grad_output = as_rows(grad_outputs[0])
+        grad_hidden = multiply(grad_output, output_weight, scale=ctx.scale, where=hidden)
+        grad_input = None
+        if ctx.needs_input_grad[1]:
+            grad_input = multiply(grad_hidden, weight).view(grad_outputs[0].shape)
+        return (
+            None,
+            grad_input,
+            grad_hidden.t() @ rows,
+            grad_hidden.sum(0),
+            grad_output.t() @ hidden,
+            grad_output.sum(0),
+        )
+
+
+Layer = Callable[[Tensor], Tensor]
+
+
+def feed_forward_native(
+    x: Tensor,
+    first: Layer,
+    last: Layer,
+    *,
+    rate: float,
+    training: bool,  # noqa: ARG001
+) -> Tensor:
+    """See `feed_forward_reference`."""
+    assert isinstance(first, nn.Linear)
+    assert isinstance(last, nn.Linear)
+    result: Tensor = NativeFeedForward.apply(  # type: ignore[no-untyped-call]
+        rate, x, first.weight, first.bias, last.weight, last.bias
+    )
+    return result
+
+
+def feed_forward_reference(
+    x: Tensor,
+    first: Layer,
+    last: Layer,
+    *,
+    rate: float,
+    training: bool,  # noqa: ARG001
+) -> Tensor:
+    """[..., D] for x [..., D] through a layer to F, a ReLU, dropout, and a layer back."""
+    hidden = first(x).relu()
+    return last(hidden if rate == 0.0 else dropout(hidden, rate))
+
+
+def refuses_feed_forward(
+    x: Tensor,
+    first: Layer,
+    last: Layer,
+    *,
+    rate: float,  # noqa: ARG001
+    training: bool,  # noqa: ARG001
+) -> str | None:
+    """Why the kernels cannot be taken, or None."""
+    if not isinstance(first, nn.Linear) or not isinstance(last, nn.Linear):
+        return "the layers were packed for decoding"
+    return native_refusal(x, first.weight)
+
+
+def feed_forward_example(device: torch.device) -> Call:
+    """A sublayer of width 8 in training."""
+    layer = nn.Linear(8, 8, device=device)
+    return (torch.ones(1, 8, device=device), layer, layer), {"rate": 0.1, "training": True}
+
+
+feed_forward = Operation(
+    "feed-forward sublayer",
+    feed_forward_reference,
+    [
+        Implementation(
+            "native",
+            "C kernels",
+            feed_forward_native,
+            accepts=refuses_feed_forward,
+            prefers=lambda *_arguments, rate, training: (  # noqa: ARG005
+                None if training else "outside training torch's products are as fast"
+            ),
+        ),
+    ],
+    example=feed_forward_example,
+)
