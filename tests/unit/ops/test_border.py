@@ -97,7 +97,7 @@ def test_beams_beyond_the_kernel_are_refused(build: str, beam: int) -> None:
 REFUSED_MEMORY = """
 import os, resource, torch
 from nmt.decoding.engine import Engine, EngineStep
-from nmt.decoding.translator import is_out_of_memory
+from nmt.errors import is_out_of_memory
 from nmt.native import training
 from nmt.native.interface import RowMap
 from support.transformers import OUR_MODELS, make_model

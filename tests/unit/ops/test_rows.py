@@ -39,7 +39,7 @@ def test_weights_of_a_row_are_those_of_the_module(build: str, name: str) -> None
         scores = 3.0 * torch.randn(core.heads, length, generator=torch.Generator().manual_seed(9))
         expected = weigh_rows(core, scores.double()[None, :, None], None)[0, :, 0]
         for head in range(core.heads):
-            found = weigh(kernels, mapping.row_map, float(parameters[head]), scores[head])
+            found = weigh(kernels, mapping.row_map, float(parameters[head].detach()), scores[head])
             torch.testing.assert_close(found.double(), expected[head], atol=1e-6, rtol=1e-5)
             assert ((found == 0.0) == (expected[head] == 0.0)).all() or (
                 expected[head][found == 0.0] < 1e-6
