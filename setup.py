@@ -1,4 +1,4 @@
-"""Builds the kernels in nmt/native, once for each set of instructions; all else: pyproject.toml.
+"""Builds the kernels in nmt/ops/native, once for each instruction set; the rest: pyproject.toml.
 
 Where there is no C compiler for them, the package is installed without.
 """
@@ -15,9 +15,9 @@ INSTRUCTIONS = {
 setup(
     ext_modules=[
         Extension(
-            f"nmt.native.{name}",
-            sorted(glob("nmt/native/*.c")),
-            depends=glob("nmt/native/*.h"),
+            f"nmt.ops.native.{name}",
+            sorted(glob("nmt/ops/native/*.c")),
+            depends=glob("nmt/ops/native/*.h"),
             extra_compile_args=[
                 "-O3",
                 "-std=gnu11",

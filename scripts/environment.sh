@@ -40,7 +40,7 @@ install_unlocked() {
 }
 
 stamp=.venv/installed
-wanted="$(cat pyproject.toml setup.py constraints.txt requirements*.lock nmt/native/*.[ch] | sha256sum)"
+wanted="$(cat pyproject.toml setup.py constraints.txt requirements*.lock nmt/ops/native/*.[ch] | sha256sum)"
 # A linked environment is somebody else's, who keeps it up to date.
 if [ ! -L .venv ] && [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     echo "Setting up .venv (a few minutes on a new machine)" >&2

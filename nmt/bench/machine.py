@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from nmt.bench.timing import Times
-from nmt.native.library import loaded_build
+from nmt.ops.native.library import loaded_build
 
 PROCESS = Path("/proc/self")
 PRODUCT_SIZE = {"cpu": 1024, "cuda": 4096}  # rows and columns of the reference product

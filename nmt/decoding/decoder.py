@@ -11,9 +11,9 @@ from nmt.decoding.engine import Engine
 from nmt.decoding.packing import can_pack, pack
 from nmt.errors import UserError
 from nmt.model.transformer import Transformer
-from nmt.native import library
 from nmt.ops.backend import Call, Costly, Implementation, Operation
 from nmt.ops.kernels import missing_kernels
+from nmt.ops.native import library
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Every linear layer is packed once, in float32 or in 8 bits. Sentences are computed without padding,
 and each hypothesis reads its own past only, so a translation has the same bits in every batch. The
-structures that the kernels read are declared in nmt/native/interface.py.
+structures that the kernels read are declared in nmt/ops/native/interface.py.
 """
 
 import ctypes
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from nmt.model.attention import AttentionCore, CrossAttention, SelfAttention
 from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer, FeedForward, Residual
 from nmt.model.transformer import Transformer
-from nmt.native import interface
-from nmt.native.interface import address
+from nmt.ops.native import interface
+from nmt.ops.native.interface import address
 
 TINY = 1e-30
 LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.native import library, search
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.kernels import native_refusal
+from nmt.ops.native import library, search
 
 GROUP_SIZE = 16  # numbers of which `top_k` takes the maximum first
 LEAST_GROUPS = 8  # for each number that is wanted: with fewer there is little to gain

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.native import training
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.kernels import missing_kernels
+from nmt.ops.native import training
 
 LOGITS_AT_ONCE = 8 * 1024 * 1024  # numbers in one slice of logits: 32 MB in float32
 HALF_PRECISION_SCALE = 1024.0  # keeps small gradients of the logits representable in float16

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.native.training import Dropping
 from nmt.ops.backend import Call, Implementation, Operation
+from nmt.ops.native.training import Dropping
 
 LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
 SPARE_WORDS = 4  # of 64 bits: kernels read whole vectors

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.native.training import gated_rms_norm, gated_rms_norm_backward
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.kernels import native_refusal
+from nmt.ops.native.training import gated_rms_norm, gated_rms_norm_backward
 
 EPSILON = 1e-8  # under the root, as the authors' code has it
 NormName = Literal["rms", "layer", "none"]

@@ -5,8 +5,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from nmt.native import library
 from nmt.ops.backend import Costly
+from nmt.ops.native import library
 
 
 @cache

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nmt.native.training import multiply
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.dropout import draw_mask, dropout, keep_scale
 from nmt.ops.kernels import native_refusal
+from nmt.ops.native.training import multiply
 
 
 def as_rows(x: Tensor) -> Tensor:

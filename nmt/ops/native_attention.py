@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.native.interface import RowMap
-from nmt.native.training import AttentionInput, attend, attend_backward
 from nmt.ops.attention_call import AttentionCall, replayed_random_state
 from nmt.ops.dropout import draw_bits, keep_scale, least_kept
+from nmt.ops.native.interface import RowMap
+from nmt.ops.native.training import AttentionInput, attend, attend_backward
 
 # Random bits of this many weights are drawn at once, and kept for the backward pass if that is all.
 BITS_AT_ONCE = 1 << 24

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.native.training import Dropping, NormedSum, add_norm_backward
-from nmt.native.training import add_norm as add_norm_rows
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.dropout import draw_mask, dropout, keep_scale, least_kept
 from nmt.ops.kernels import native_refusal
+from nmt.ops.native.training import Dropping, NormedSum, add_norm_backward
+from nmt.ops.native.training import add_norm as add_norm_rows
 
 
 def add_norm_reference(

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.native.interface import MOST_K, RowMap
 from nmt.ops.entmax import Beta, backward_, entmax, solve_
 from nmt.ops.masking import MaskBlock, clear_empty_rows, hide, open_empty_rows
+from nmt.ops.native.interface import MOST_K, RowMap
 
 # Unnormalised weights end here, so that their sums, and the squares of these, are finite.
 LARGEST_WEIGHT = 1e12

@@ -13,8 +13,8 @@ from nmt.decoding.engine import Engine, EngineStep, Packer
 from nmt.decoding.ensemble import Member, TorchStep
 from nmt.decoding.packing import Int8Linear
 from nmt.model.transformer import Transformer
-from nmt.native.interface import address
 from nmt.ops.backend import force_backend
+from nmt.ops.native.interface import address
 
 BEAM, POSITIONS = 3, 20
 LENGTHS = (5, 17, 1, 40)

@@ -14,20 +14,19 @@ MAY_IMPORT = {
     "errors": set[str](),
     "progress": set[str](),
     "tables": set[str](),
-    "native": {"ops", "errors"},
-    "ops": {"native", "errors"},
+    "ops": {"errors"},
     "config": BASE | {"ops"},
     "storage": BASE,
     "data": BASE | {"config", "storage"},
     "model": BASE | {"config", "ops"},
     "evaluation": BASE | {"storage", "data"},
     "checkpoint": BASE | {"config", "storage", "data", "model"},
-    "decoding": BASE | {"config", "storage", "data", "model", "checkpoint", "ops", "native"},
+    "decoding": BASE | {"config", "storage", "data", "model", "checkpoint", "ops"},
     "analysis": BASE
     | {"ops", "config", "storage", "data", "model", "checkpoint", "decoding", "evaluation"},
 }
 MAY_IMPORT["training"] = MAY_IMPORT["analysis"]
-MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training", "analysis", "native"}
+MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training", "analysis"}
 MAY_IMPORT["recipes"] = BASE | {"config", "storage", "data", "evaluation"}
 MAY_IMPORT["export"] = MAY_IMPORT["checkpoint"] | {"checkpoint"}
 MAY_IMPORT["cli"] = MAY_IMPORT["bench"] | {"bench", "export", "recipes"}

@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from nmt.native import library
+from nmt.ops.native import library
 
 NAMES = [path.name.partition(".")[0] for path in library.builds()]
 ABSENT = "the kernels were not built: there was no C compiler when the package was installed"

@@ -12,10 +12,10 @@ from support.kernels import every_build, load
 from support.transformers import OUR_MODELS, make_model
 
 from nmt.decoding.engine import Engine, EngineStep
-from nmt.native import interface, library, search
-from nmt.native import training as kernels
-from nmt.native.interface import RowMap, address
 from nmt.ops.beam import choose_beam, choose_beam_torch
+from nmt.ops.native import interface, library, search
+from nmt.ops.native import training as kernels
+from nmt.ops.native.interface import RowMap, address
 
 needs_kernels = pytest.mark.skipif(
     library.load() is None, reason="no kernels were built for this processor"
@@ -40,8 +40,8 @@ def run(program: str, *arguments: str) -> str:
 SMALL_STACK = """
 import threading, torch
 from nmt.decoding.engine import Engine, EngineStep
-from nmt.native import library
-from nmt.native.interface import RowMap
+from nmt.ops.native import library
+from nmt.ops.native.interface import RowMap
 from support.transformers import OUR_MODELS, make_model
 
 @torch.inference_mode()
@@ -98,8 +98,8 @@ REFUSED_MEMORY = """
 import os, resource, torch
 from nmt.decoding.engine import Engine, EngineStep
 from nmt.errors import is_out_of_memory
-from nmt.native import training
-from nmt.native.interface import RowMap
+from nmt.ops.native import training
+from nmt.ops.native.interface import RowMap
 from support.transformers import OUR_MODELS, make_model
 
 def limit(megabytes):

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from nmt.model.attention import AttentionCore
 from nmt.model.layers import FeedForward, Residual
 from nmt.model.linear import Linear
-from nmt.native import library
-from nmt.native import training as kernels
 from nmt.ops import head_norm, native_attention
 from nmt.ops.attention import Parameters, attention
 from nmt.ops.attention_call import AttentionCall
 from nmt.ops.backend import force_backend
 from nmt.ops.dropout import draw_bits
+from nmt.ops.native import library
+from nmt.ops.native import training as kernels
 
 pytestmark = pytest.mark.skipif(
     library.load() is None, reason="no kernels were built for this processor"

@@ -10,9 +10,9 @@ from support.attention_cases import weigh as weigh_rows
 from support.kernels import every_build, load
 from torch import Tensor
 
-from nmt.native import search
-from nmt.native.interface import address
 from nmt.ops.beam import Candidates, choose_beam_torch
+from nmt.ops.native import search
+from nmt.ops.native.interface import address
 
 LENGTHS = (1, 2, 7, 8, 15, 16, 17, 33, 100)
 

@@ -5,8 +5,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from nmt.native import interface
-from nmt.native.interface import address
+from nmt.ops.native import interface
+from nmt.ops.native.interface import address
 
 
 def normalize(kernels: ctypes.CDLL, rows: Tensor) -> tuple[Tensor, int]:

@@ -13,8 +13,8 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
-from nmt.native import interface
 from nmt.ops.environment import BUILDS, requested_backend, requested_build
+from nmt.ops.native import interface
 
 logger = logging.getLogger(__name__)
 

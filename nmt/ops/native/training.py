@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nmt.native import interface, library
-from nmt.native.interface import RowMap, address, optional_address
+from nmt.ops.native import interface, library
+from nmt.ops.native.interface import RowMap, address, optional_address
 
 SPARE_DRAWS = 16  # random numbers that kernels may read behind the last: they read whole vectors
 
