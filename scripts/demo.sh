@@ -35,4 +35,4 @@ nmt-score --hypothesis demo/test.translated.de --reference demo/data/test.de --m
 echo
 echo "look at   demo/analysis/report.html (in a browser) and demo/analysis/*.png"
 echo "curves    tensorboard --logdir demo/runs"
-echo "try it    echo 'The old man sees a dog .' | .venv/bin/nmt-translate --model $run"
+echo "try it    echo 'The old man sees a dog.' | .venv/bin/nmt-translate --model $run"

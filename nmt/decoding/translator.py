@@ -1,7 +1,7 @@
 """Translate text with one model or several: the Python interface.
 
 translator = Translator.load("runs/demo")
-translator.translate(["the old man sees a dog ."])
+translator.translate(["The old man sees a dog."])
 """
 
 import contextlib

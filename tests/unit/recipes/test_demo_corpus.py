@@ -2,9 +2,11 @@
 
 # ruff: noqa: E402 (the recipe is no package, so its folder has to be put on the path first)
 import importlib.util
+import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -13,16 +15,25 @@ import pytest
 DEMO = Path(__file__).parents[3] / "recipes" / "demo"
 sys.path.insert(0, str(DEMO))
 
-from demo_adjectives import ADJECTIVE
-from demo_choices import Located
-from demo_clause import Clause, Given, finish, join_clauses
-from demo_copula import Comparison, Predicate, Quality
-from demo_corpus import SentenceSource
-from demo_grammar import Both, NounPhrase, Phrase, Pronoun, Proper, Target, Word
-from demo_lexicon import CITIES, NAMES, NOUN, Place
-from demo_noise import spoil
-from demo_questions import Relative, relative_pronoun
-from demo_verbs import MODALS, VERB
+from grammar import (
+    ADJECTIVE,
+    CITIES,
+    MODAL,
+    NOUN,
+    PRONOUN,
+    VERB,
+    Clause,
+    NounPhrase,
+    Phrase,
+    Simple,
+    Target,
+    given,
+    join,
+    prepositional,
+    proper,
+    words,
+)
+from sentences import relative_pronoun
 
 # Other recipes may have a generate.py as well, so this one gets a name of its own.
 specification = importlib.util.spec_from_file_location("demo_generate", DEMO / "generate.py")
@@ -92,32 +103,33 @@ def test_no_sentence_occurs_twice(files: dict[str, list[str]], side: str) -> Non
 
 @pytest.mark.parametrize("side", ["en", "de"])
 def test_has_many_word_types(files: dict[str, list[str]], side: str) -> None:
-    assert generate.word_types(files[f"train.{side}"]) >= 400
+    assert (
+        len({word.rstrip(".,?") for line in files[f"train.{side}"] for word in line.split()}) > 700
+    )
 
 
-def test_text_is_clean(files: dict[str, list[str]]) -> None:
-    for side in ("en", "de"):
-        for line in files[f"train.{side}"]:
-            words = line.split(" ")
-            assert "" not in words
-            assert words[0][0] == words[0][0].upper()
-            assert words[-1] in (".", "?")
-            assert not any(word in (".", "?") for word in words[:-1])
-            assert all(word == "," or "," not in word for word in words)
-            assert 2 <= len(words) <= 22
+def test_text_is_raw(files: dict[str, list[str]]) -> None:
+    for line in (line for side in ("en", "de") for line in files[f"train.{side}"]):
+        tokens = line.split(" ")
+        assert all(re.fullmatch(r"[\w']+[.,?]?", token) for token in tokens), line
+        assert line[0] == line[0].upper()
+        assert line[-1] in ".?"
+        assert not any(token.endswith((".", "?")) for token in tokens[:-1])
+        assert 2 <= len(tokens) <= 20
 
 
-def test_every_word_is_aligned_but_commas(files: dict[str, list[str]]) -> None:
-    """German commas without a counterpart are the only words of either side left alone."""
-    for english, german, align in zip(
-        files["train.en"], files["train.de"], files["train.align"], strict=True
-    ):
-        links = [tuple(map(int, link.split("-"))) for link in align.split(" ")]
-        assert links == sorted(set(links))
-        source, target = english.split(" "), german.split(" ")
-        assert {first for first, _ in links} == set(range(len(source)))
-        alone = set(range(len(target))) - {second for _, second in links}
-        assert {target[index] for index in alone} <= {","}
+def links_of(alignment: str) -> dict[tuple[int, int], str]:
+    found = [re.fullmatch(r"(\d+)([-p])(\d+)", link) for link in alignment.split(" ")]
+    return {(int(link[1]), int(link[3])): link[2] for link in found if link}
+
+
+def test_every_word_is_aligned(files: dict[str, list[str]]) -> None:
+    rows = zip(files["train.en"], files["train.de"], files["train.align"], strict=True)
+    for english, german, alignment in rows:
+        sure = [link for link, kind in links_of(alignment).items() if kind == "-"]
+        assert len(links_of(alignment)) == alignment.count(" ") + 1
+        assert {source for source, _ in sure} == set(range(english.count(" ") + 1))
+        assert {target for _, target in sure} == set(range(german.count(" ") + 1))
 
 
 def test_english_determines_german(files: dict[str, list[str]]) -> None:
@@ -125,20 +137,19 @@ def test_english_determines_german(files: dict[str, list[str]]) -> None:
     forms = {
         form: {noun.german(case, plural) for case in ("nom", "acc", "dat")}
         for noun in NOUN.values()
-        for plural, words in ((False, noun.singular), (True, noun.plural))
-        for form in (" ".join(words),)
+        for plural, form in ((False, noun.singular), (True, noun.plural))
         if form and " " not in form
     }
     seen = 0
-    for english, german, align in zip(
-        files["train.en"], files["train.de"], files["train.align"], strict=True
-    ):
-        target = german.split(" ")
-        links = [tuple(map(int, link.split("-"))) for link in align.split(" ")]
+    rows = zip(files["train.en"], files["train.de"], files["train.align"], strict=True)
+    for english, german, alignment in rows:
+        target = [word.rstrip(".,?") for word in german.split(" ")]
         for index, word in enumerate(english.split(" ")):
+            word = word.rstrip(".,?")
             if word in forms and word not in AMBIGUOUS_FORMS:
                 seen += 1
-                assert {target[second] for first, second in links if first == index} & forms[word]
+                linked = {target[other] for one, other in links_of(alignment) if one == index}
+                assert linked & forms[word]
     assert seen > 500
 
 
@@ -149,48 +160,44 @@ MAN = NounPhrase(NOUN["man"], "the", ADJECTIVE["old"])
 WOMAN = NounPhrase(NOUN["woman"], "the")
 DOG = NounPhrase(NOUN["dog"], "a")
 BOOK = NounPhrase(NOUN["book"], "the")
-MARIA, PETER = (next(name for name in NAMES if name.text == text) for text in ("Maria", "Peter"))
-BERLIN, MUNICH = (next(city for city in CITIES if city.english == e) for e in ("Berlin", "Munich"))
-TODAY, BECAUSE = Given("today", "heute/0"), Given("because", "weil/0")
+PETER = proper("Peter")
+BERLIN, MUNICH = (
+    next(proper(english, german) for english, _, german in CITIES if english == name)
+    for name in ("Berlin", "Munich")
+)
+TODAY, BECAUSE = given("today", "heute/0"), given("because", "weil/0")
 
 
 def np(determiner: str, noun: str, adjective: str = "", plural: bool = False) -> NounPhrase:
     return NounPhrase(NOUN[noun], determiner, ADJECTIVE.get(adjective), plural)
 
 
-def at(name: str, determiner: str = "the") -> Located:
-    place = NOUN[name]
-    assert isinstance(place, Place)
-    return Located(*place.at, "dat", NounPhrase(place, determiner))
+def at(name: str, determiner: str = "the") -> Phrase:
+    english, german = NOUN[name].at
+    return prepositional(words(english), german, "dat", NounPhrase(NOUN[name], determiner))
 
 
-def to(name: str, determiner: str = "the") -> Located:
-    place = NOUN[name]
-    assert isinstance(place, Place)
-    return Located(*place.to, NounPhrase(place, determiner))
+def to(name: str, determiner: str = "the") -> Phrase:
+    english, german, case = NOUN[name].to
+    return prepositional(words(english), german, case, NounPhrase(NOUN[name], determiner))
 
 
-def final(clause: Clause, lead: Given = BECAUSE) -> Phrase:
-    return clause.realise("final", lead.realise())
+def final(clause: Clause, english: str = "because", german: str = "weil/0") -> Phrase:
+    return clause.realise("final", given(english, german))
 
 
-def with_comma(clause: Phrase) -> Phrase:
-    comma = Word(",")
-    return Phrase([*clause.english, comma], [*clause.german, Target(",", (comma,))])
+def adjective(english: str) -> Phrase:
+    return given(english, f"{ADJECTIVE[english].german}/0")
 
 
-def subject_relative(head: NounPhrase, clause: Clause) -> NounPhrase:
-    assert isinstance(clause.subject, Given)
-    return NounPhrase(
-        head.noun, head.determiner, head.adjective, head.plural, relative=Relative(clause)
-    )
+def with_relative(head: NounPhrase, clause: Phrase) -> NounPhrase:
+    enclosed = Phrase(clause.english, [Target(","), *clause.german, Target(",")])
+    return replace(head, relative=enclosed)
 
 
 def object_relative(head: NounPhrase, clause: Clause, english: str, case: str) -> NounPhrase:
-    lead = Given(english, f"{relative_pronoun(head, case)}/0")
-    return NounPhrase(
-        head.noun, head.determiner, plural=head.plural, relative=Relative(clause, lead)
-    )
+    lead = given(english, f"{relative_pronoun(head, case)}/0")
+    return with_relative(head, clause.realise("final", lead))
 
 
 RENDERINGS = [
@@ -201,7 +208,7 @@ RENDERINGS = [
      "A small boy helps the tired boy", "Ein kleiner Junge hilft dem müden Jungen"),
     (Clause(np("this", "girl", "young"), VERB["buy"], direct=np("", "bread", "fresh")).realise(),
      "This young girl buys fresh bread", "Dieses junge Mädchen kauft frisches Brot"),
-    (Clause(Pronoun("we"), VERB["drink"], direct=np("", "coffee", "hot")).realise(),
+    (Clause(PRONOUN["we"], VERB["drink"], direct=np("", "coffee", "hot")).realise(),
      "We drink hot coffee", "Wir trinken heißen Kaffee"),
     (Clause(np("three", "child", "clever", True), VERB["thank"],
             direct=np("the", "teacher", "old", True)).realise(),
@@ -213,17 +220,17 @@ RENDERINGS = [
      "Viele höfliche Gäste hören meinem reichen Onkel zu"),
     (Clause(np("every", "child"), VERB["love"], direct=np("our", "cat", "black")).realise(),
      "Every child loves our black cat", "Jedes Kind liebt unsere schwarze Katze"),
-    (Clause(Proper(PETER), VERB["sell"],
-            direct=NounPhrase(NOUN["house"], "", ADJECTIVE["expensive"], owner=MARIA)).realise(),
+    (Clause(PETER, VERB["sell"],
+            direct=NounPhrase(NOUN["house"], "", ADJECTIVE["expensive"], owner="Maria")).realise(),
      "Peter sells Maria's expensive house", "Peter verkauft Marias teures Haus"),
-    (Clause(Both(WOMAN, np("the", "student")), VERB["give"], indirect=np("the", "student"),
+    (Clause(WOMAN, VERB["give"], indirect=np("the", "student"),
             direct=np("two", "apple", "sour", True)).realise(),
-     "The woman and the student give the student two sour apples",
-     "Die Frau und der Student geben dem Studenten zwei saure Äpfel"),
-    (Clause(Pronoun("you"), VERB["see"], direct=np("a", "uncle")).realise(),
+     "The woman gives the student two sour apples",
+     "Die Frau gibt dem Studenten zwei saure Äpfel"),
+    (Clause(PRONOUN["you"], VERB["see"], direct=np("a", "uncle")).realise(),
      "You see an uncle", "Du siehst einen Onkel"),
     # Prepositions, contractions, names and the order time, manner, place.
-    (Clause(WOMAN, VERB["work"], time=TODAY, manner=Given("hard", "hart/0"),
+    (Clause(WOMAN, VERB["work"], time=TODAY, manner=given("hard", "hart/0"),
             place=at("garden")).realise(),
      "The woman works hard in the garden today", "Die Frau arbeitet heute hart im Garten"),
     (Clause(WOMAN, VERB["go"], complement=to("station")).realise(),
@@ -234,56 +241,51 @@ RENDERINGS = [
      "The woman runs into the house", "Die Frau rennt ins Haus"),
     (Clause(WOMAN, VERB["run"], complement=to("house", "my")).realise(),
      "The woman runs into my house", "Die Frau rennt in mein Haus"),
-    (Clause(Proper(PETER), VERB["travel"], tense="past",
-            complement=Located("to", "nach", "dat", Proper(MUNICH))).realise(),
+    (Clause(PETER, VERB["travel"], tense="past",
+            complement=prepositional(words("to"), "nach", "dat", MUNICH)).realise(),
      "Peter travelled to Munich", "Peter ist nach München gereist"),
-    (Clause(Pronoun("I"), VERB["dream of"], direct=np("the", "lion")).realise(),
+    (Clause(PRONOUN["I"], VERB["dream of"], direct=np("the", "lion")).realise(),
      "I dream of the lion", "Ich träume vom Löwen"),
-    (Clause(Pronoun("they"), VERB["wait for"], direct=Pronoun("he")).realise(),
+    (Clause(PRONOUN["they"], VERB["wait for"], direct=PRONOUN["he"]).realise(),
      "They wait for him", "Sie warten auf ihn"),
     # Verb second after a fronted adverbial or clause.
-    (Clause(MAN, VERB["read"], tense="progressive", direct=BOOK).realise(lead=TODAY.realise()),
+    (Clause(MAN, VERB["read"], tense="progressive", direct=BOOK).realise(lead=TODAY),
      "Today the old man is reading the book", "Heute liest der alte Mann das Buch"),
-    (Clause(Pronoun("she"), VERB["sleep"]).realise(
-        lead=with_comma(final(Clause(MAN, VERB["work"]), Given("when", "wenn/0")))),
-     "When the old man works , she sleeps", "Wenn der alte Mann arbeitet , schläft sie"),
+    (Clause(PRONOUN["she"], VERB["sleep"]).realise(
+        lead=final(Clause(MAN, VERB["work"]), "when", "wenn/0") + given(",", ",/0")),
+     "When the old man works, she sleeps", "Wenn der alte Mann arbeitet, schläft sie"),
     # Verb-final order.
-    (join_clauses(Clause(MAN, VERB["laugh"]).realise(),
-                  final(Clause(Pronoun("he"), VERB["be"], complement=Quality(ADJECTIVE["happy"])))),
-     "The old man laughs because he is happy", "Der alte Mann lacht , weil er glücklich ist"),
-    (join_clauses(Clause(WOMAN, VERB["say"]).realise(),
+    (join(Clause(MAN, VERB["laugh"]).realise(),
+                  final(Clause(PRONOUN["he"], VERB["be"], complement=adjective("happy")))),
+     "The old man laughs because he is happy", "Der alte Mann lacht, weil er glücklich ist"),
+    (join(Clause(WOMAN, VERB["say"]).realise(),
                   final(Clause(MAN, VERB["buy"], tense="past", direct=DOG),
-                        Given("that", "dass/0"))),
+                        "that", "dass/0")),
      "The woman says that the old man bought a dog",
-     "Die Frau sagt , dass der alte Mann einen Hund gekauft hat"),
-    (join_clauses(Clause(Pronoun("I"), VERB["know"], negated=True).realise(),
-                  final(Clause(MAN, VERB["call"], modal=MODALS["want"], direct=Pronoun("she")),
-                        Given("whether", "ob/0"))),
+     "Die Frau sagt, dass der alte Mann einen Hund gekauft hat"),
+    (join(Clause(PRONOUN["I"], VERB["know"], negated=True).realise(),
+                  final(Clause(MAN, VERB["call"], modal=MODAL["want"], direct=PRONOUN["she"]),
+                        "whether", "ob/0")),
      "I do not know whether the old man wants to call her",
-     "Ich weiß nicht , ob der alte Mann sie anrufen will"),
+     "Ich weiß nicht, ob der alte Mann sie anrufen will"),
     # Separable verbs: apart in main clauses, together elsewhere.
-    (Clause(MAN, VERB["get up"], time=Given("in the morning", "am/01 Morgen/2")).realise(),
+    (Clause(MAN, VERB["get up"], time=given("in the morning", "am/01 Morgen/2")).realise(),
      "The old man gets up in the morning", "Der alte Mann steht am Morgen auf"),
-    (Clause(MAN, VERB["pick up"], direct=Pronoun("she")).realise(),
+    (Clause(MAN, VERB["pick up"], direct=PRONOUN["she"]).realise(),
      "The old man picks her up", "Der alte Mann holt sie ab"),
     (final(Clause(MAN, VERB["get up"])),
      "Because the old man gets up", "Weil der alte Mann aufsteht"),
     (Clause(MAN, VERB["invite"], tense="perfect", direct=WOMAN).realise(),
      "The old man has invited the woman", "Der alte Mann hat die Frau eingeladen"),
-    (join_clauses(Clause(MAN, VERB["try"]).realise(),
-                  Clause(MAN, VERB["switch on"], direct=np("the", "lamp")).realise_infinitive()),
-     "The old man tries to switch on the lamp", "Der alte Mann versucht , die Lampe einzuschalten"),
     # Modals, the perfect and the preterite.
-    (Clause(MAN, VERB["open"], modal=MODALS["must"], direct=np("the", "door")).realise(),
+    (Clause(MAN, VERB["open"], modal=MODAL["must"], direct=np("the", "door")).realise(),
      "The old man must open the door", "Der alte Mann muss die Tür öffnen"),
-    (Clause(Pronoun("you"), VERB["swim"], modal=MODALS["may"]).realise(),
+    (Clause(PRONOUN["you"], VERB["swim"], modal=MODAL["may"]).realise(),
      "You may swim", "Du darfst schwimmen"),
     (Clause(MAN, VERB["swim"], tense="past").realise(),
      "The old man swam", "Der alte Mann ist geschwommen"),
-    (Clause(Pronoun("we"), VERB["have"], tense="preterite", direct=DOG).realise(),
+    (Clause(PRONOUN["we"], VERB["have"], tense="preterite", direct=DOG).realise(),
      "We had a dog", "Wir hatten einen Hund"),
-    (Clause(MAN, VERB["read"], gladly=True, direct=np("", "book", "", True)).realise(),
-     "The old man likes to read books", "Der alte Mann liest gern Bücher"),
     # Negation: "kein" with an indefinite object, otherwise "nicht" where German puts it.
     (Clause(MAN, VERB["see"], negated=True, direct=DOG).realise(),
      "The old man does not see a dog", "Der alte Mann sieht keinen Hund"),
@@ -295,37 +297,32 @@ RENDERINGS = [
      "The old man does not wait for the bus", "Der alte Mann wartet nicht auf den Bus"),
     (Clause(MAN, VERB["get up"], negated=True).realise(),
      "The old man does not get up", "Der alte Mann steht nicht auf"),
-    (Clause(MAN, VERB["find"], negated=True, modal=MODALS["can"],
+    (Clause(MAN, VERB["find"], negated=True, modal=MODAL["can"],
             direct=np("the", "key")).realise(),
      "The old man cannot find the key", "Der alte Mann kann den Schlüssel nicht finden"),
     (Clause(MAN, VERB["be"], tense="preterite", negated=True,
-            complement=Quality(ADJECTIVE["tired"])).realise(),
+            complement=adjective("tired")).realise(),
      "The old man was not tired", "Der alte Mann war nicht müde"),
     # Relative clauses agree with their head and stand between commas.
-    (Clause(subject_relative(np("the", "woman"), Clause(
-        Given("who", "die/0"), VERB["live"],
-        complement=Located("in", "in", "dat", Proper(BERLIN)))), VERB["sleep"]).realise(),
-     "The woman who lives in Berlin sleeps", "Die Frau , die in Berlin wohnt , schläft"),
+    (Clause(with_relative(np("the", "woman"), Clause(
+        Simple(("who", "who"), ("die",) * 3), VERB["live"],
+        complement=prepositional(words("in"), "in", "dat", BERLIN)).realise("final")),
+        VERB["sleep"]).realise(),
+     "The woman who lives in Berlin sleeps", "Die Frau, die in Berlin wohnt, schläft"),
     (Clause(MAN, VERB["need"], direct=object_relative(
         np("the", "key"), Clause(WOMAN, VERB["find"], tense="past"), "which", "acc")).realise(),
      "The old man needs the key which the woman found",
-     "Der alte Mann braucht den Schlüssel , den die Frau gefunden hat"),
+     "Der alte Mann braucht den Schlüssel, den die Frau gefunden hat"),
     (Clause(MAN, VERB["see"], direct=object_relative(
         np("the", "child", "", True), Clause(WOMAN, VERB["help"]), "whom", "dat")).realise(),
      "The old man sees the children whom the woman helps",
-     "Der alte Mann sieht die Kinder , denen die Frau hilft"),
-    # Being: comparisons and jobs.
-    (Clause(np("the", "dog"), VERB["be"],
-            complement=Comparison(ADJECTIVE["big"], np("the", "cat"), False)).realise(),
-     "The dog is bigger than the cat", "Der Hund ist größer als die Katze"),
-    (Clause(Proper(PETER), VERB["be"], complement=Predicate(np("a", "doctor"))).realise(),
-     "Peter is a doctor", "Peter ist Arzt"),
+     "Der alte Mann sieht die Kinder, denen die Frau hilft"),
     # Questions.
     (Clause(MAN, VERB["read"], direct=BOOK).realise("question"),
      "Does the old man read the book", "Liest der alte Mann das Buch"),
     (Clause(MAN, VERB["help"]).realise("question", np("which", "boy").realise("dat")),
      "Which boy does the old man help", "Welchem Jungen hilft der alte Mann"),
-    (Clause(Pronoun("you"), VERB["get up"], modal=MODALS["must"]).realise("question"),
+    (Clause(PRONOUN["you"], VERB["get up"], modal=MODAL["must"]).realise("question"),
      "Do you have to get up", "Musst du aufstehen"),
 ]  # fmt: skip
 
@@ -334,20 +331,19 @@ RENDERINGS = [
     ("phrase", "english", "german"), RENDERINGS, ids=[r[1] for r in RENDERINGS]
 )
 def test_renders_as_a_german_would(phrase: Phrase, english: str, german: str) -> None:
-    assert finish(phrase, ".")[:2] == (f"{english} .", f"{german} .")
+    assert generate.finish(phrase, ".")[:2] == (f"{english}.", f"{german}.")
 
 
 ALIGNED = [
-    ("separable", Clause(MAN, VERB["get up"]), "0-0 1-1 2-2 3-3 3-4 4-3 4-4 5-5"),
+    ("separable", Clause(MAN, VERB["get up"]), "0-0 1-1 2-2 3-3 3-4 4-3 4-4"),
     ("do-support and kein", Clause(MAN, VERB["see"], negated=True, direct=DOG),
-     "0-0 1-1 2-2 3-3 4-4 5-3 6-4 7-5 8-6"),
-    ("past as perfect", Clause(WOMAN, VERB["see"], tense="past", direct=DOG),
-     "0-0 1-1 2-2 2-5 3-3 4-4 5-6"),
+     "0-0 1-1 2-2 3-3 4-4 5-3 6-4 7-5"),
+    ("past as perfect, the stops differ", Clause(WOMAN, VERB["see"], tense="past", direct=DOG),
+     "0-0 1-1 2-2 2-5 3-3 4-4 4p5"),
     ("contraction", Clause(WOMAN, VERB["sleep"], place=at("garden")),
-     "0-0 1-1 2-2 3-3 4-3 5-4 6-5"),
-    ("likes to", Clause(WOMAN, VERB["sleep"], gladly=True), "0-0 1-1 2-3 3-3 4-2 5-4"),
-    ("cannot", Clause(WOMAN, VERB["sleep"], modal=MODALS["can"], negated=True),
-     "0-0 1-1 2-2 2-3 3-4 4-5"),
+     "0-0 1-1 2-2 3-3 4-3 5-4"),
+    ("cannot", Clause(WOMAN, VERB["sleep"], modal=MODAL["can"], negated=True),
+     "0-0 1-1 2-2 2-3 3-4"),
 ]  # fmt: skip
 
 
@@ -355,14 +351,13 @@ ALIGNED = [
     ("clause", "links"), [row[1:] for row in ALIGNED], ids=[r[0] for r in ALIGNED]
 )
 def test_alignment_follows_the_words(clause: Clause, links: str) -> None:
-    assert " ".join(f"{a}-{b}" for a, b in finish(clause.realise(), ".")[2]) == links
+    assert generate.finish(clause.realise(), ".").alignment == links
 
 
-def test_the_comma_of_a_subordinate_clause_is_unaligned() -> None:
-    phrase = join_clauses(Clause(WOMAN, VERB["sleep"]).realise(), final(Clause(MAN, VERB["work"])))
-    assert finish(phrase, ".")[2] == [
-        (0, 0), (1, 1), (2, 2), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8), (8, 9)
-    ]  # fmt: skip
+def test_the_comma_of_a_subordinate_clause_links_nothing() -> None:
+    phrase = join(Clause(WOMAN, VERB["sleep"]).realise(), final(Clause(MAN, VERB["work"])))
+    expected = "0-0 1-1 2-2 3-3 4-4 5-5 6-6 7-7"
+    assert generate.finish(phrase, ".").alignment == expected
 
 
 def test_noisy_labels_tell_the_truth(files: dict[str, list[str]]) -> None:
@@ -371,19 +366,21 @@ def test_noisy_labels_tell_the_truth(files: dict[str, list[str]]) -> None:
     assert set(counts) == LABELS
     assert counts["clean"] == 100
     assert all(counts[label] == 20 for label in LABELS - {"clean"})
-    source_words = {word for line in files["train.en"] for word in line.split(" ")}
-    only_german = {word for line in files["train.de"] for word in line.split(" ")} - source_words
+    german_words, english_words = (
+        {word.rstrip(".,?") for line in files[f"train.{side}"] for word in line.split(" ")}
+        for side in ("de", "en")
+    )
     all_pairs = set(zip(files["train.en"], files["train.de"], strict=True))
     for english, german, label in rows:
-        words = german.split(" ")
-        reads_german = not only_german.isdisjoint(words)
+        words_of_line = {word.rstrip(".,?") for word in german.split(" ")}
+        reads_german = not (german_words - english_words).isdisjoint(words_of_line)
         if label == "copied":
             assert german == english
         elif label == "wrong_language":
             assert german != english
             assert not reads_german
         elif label == "cut":
-            assert words[-1] not in (".", "?")
+            assert german[-1] not in ".,?"
         elif label == "inserted":
             assert ", weil " in german
         assert (english, german) not in all_pairs
@@ -393,16 +390,15 @@ def test_noisy_labels_tell_the_truth(files: dict[str, list[str]]) -> None:
 
 def test_faults_are_made_from_the_right_translation() -> None:
     """Cut is a proper prefix, inserted keeps the whole, shuffled is another sentence."""
-    random, source = Random(3), SentenceSource()
+    random, source = Random(3), generate.Source()
     for sentence in source.take(150, random):
-        cut = spoil(sentence, "cut", source=source, random=random)
-        assert sentence.german.startswith(cut + " ")
-        inserted = spoil(sentence, "inserted", source=source, random=random)
-        assert inserted.startswith(sentence.german[:-2] + " , weil ")
-        assert len(inserted.split(" ")) >= len(sentence.german.split(" ")) + 4
-        shuffled = spoil(sentence, "shuffled", source=source, random=random)
+        cut = generate.spoil(sentence, "cut", source, random)
+        assert sentence.german.startswith((f"{cut} ", f"{cut}, "))
+        inserted = generate.spoil(sentence, "inserted", source, random)
+        assert inserted.startswith(f"{sentence.german[:-1]}, weil ")
+        shuffled = generate.spoil(sentence, "shuffled", source, random)
         assert shuffled != sentence.german
-        assert shuffled.split(" ")[-1] in (".", "?")
+        assert shuffled[-1] in ".?"
 
 
 @pytest.mark.parametrize(
@@ -431,7 +427,7 @@ def test_a_run_reports_pairs_and_types(tmp_path: Path, capsys: pytest.CaptureFix
     run(tmp_path, "--train", "40", "--validation", "0", "--test", "3", "--noisy", "7")
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert "40 training, 0 validation, 3 test and 7 noisy pairs" in message
+    assert "40 train, 0 validation, 3 test, 7 noisy pairs" in message
     assert (tmp_path / "validation.en").read_bytes() == b""
 
 
