@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmt.data.text import LineWriter
 from nmt.errors import DataError, IntegrityError
+from nmt.storage.files import replace_file
+from nmt.storage.lock import LockFile
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +78,7 @@ class ChecksumFile:
 
         A file that `may_change` (it is the user's own) need not be the one of the first time.
         """
-        records = self._read()
-        record = records.get(name)
+        record = self._read().get(name)
         status = os.stat(path)
         if record is not None and _untouched(record, status):
             sums = Sums(record["size"], record["sha256"], record["md5"])
@@ -93,7 +93,7 @@ class ChecksumFile:
                 f"it, remove {name!r} from {self.path}"
             )
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        records[name] = {
+        verified = {
             "size": sums.size,
             "sha256": sums.sha256,
             "md5": sums.md5,
@@ -101,8 +101,8 @@ class ChecksumFile:
             "recorded": record["recorded"] if record else today,
             "url": url or (record or {}).get("url"),
         }
-        if records[name] != record:
-            self._write(records)
+        if verified != record:
+            self._record(name, verified)
         if fixed and record is None and expected.md5 is None:
             logger.warning(
                 "%s: no checksum is published; %d bytes with sha256 %s are recorded in %s and "
@@ -125,10 +125,11 @@ class ChecksumFile:
             raise DataError(f"{self.path}: expected an object of checksums; remove the file")
         return records
 
-    def _write(self, records: dict[str, Any]) -> None:
-        with LineWriter(self.path) as writer:
-            for line in json.dumps(records, indent=2, sort_keys=True).split("\n"):
-                writer.write(line)
+    def _record(self, name: str, record: dict[str, Any]) -> None:
+        with LockFile(self.path.with_name(f".{self.path.name}.lock")) as lock:
+            lock.acquire(wait=True)  # another recipe may record its own downloads
+            records = {**self._read(), name: record}
+            replace_file(self.path, json.dumps(records, indent=2, sort_keys=True).encode() + b"\n")
 
 
 def _is_record(value: Any) -> bool:

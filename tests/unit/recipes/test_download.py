@@ -5,6 +5,8 @@ import hashlib
 import io
 import json
 import random
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPMessage
@@ -137,6 +139,25 @@ def test_a_damaged_record_of_sums_is_one_line(server, tmp_path, text):
     (tmp_path / "checksums.json").write_text(text)
     with pytest.raises(DataError, match=r"checksums\.json: expected .*; remove the file"):
         fetch(remote(server), tmp_path, patience=QUICK)
+
+
+RECORD = """
+import sys
+from pathlib import Path
+from nmt.recipes.checksums import ChecksumFile, Expected
+directory, name = Path(sys.argv[1]), sys.argv[2]
+for number in range(20):
+    path = directory / f"{name}{number}"
+    path.write_bytes(path.name.encode())
+    ChecksumFile(directory / "checksums.json").verify(path.name, path, Expected())
+"""
+
+
+def test_two_processes_record_their_sums_in_one_file(tmp_path):
+    commands = [[sys.executable, "-c", RECORD, str(tmp_path), name] for name in "ab"]
+    processes = [subprocess.Popen(command) for command in commands]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0]
+    assert len(json.loads((tmp_path / "checksums.json").read_bytes())) == 40
 
 
 def test_the_first_use_is_recorded_and_holds(server, tmp_path, caplog):
