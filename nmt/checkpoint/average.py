@@ -12,13 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.checkpoint.model_directory import CONFIG, MODEL, STATE, is_codec_file, read_config
+from nmt.checkpoint.model_directory import (
+    CONFIG,
+    MODEL,
+    STATE,
+    ModelMismatchError,
+    is_codec_file,
+    read_config,
+)
 from nmt.checkpoint.store import STEP_NAME
 from nmt.errors import DivergedError
 from nmt.storage.directories import Writer, bytes_writer, json_writer
 from nmt.storage.manifest import SealedDirectory
 from nmt.storage.tensors import (
-    ModelMismatchError,
     check_specs,
     open_tensors,
     tensors_writer,

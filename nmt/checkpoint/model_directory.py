@@ -22,7 +22,7 @@ from nmt.model.transformer import Transformer
 from nmt.storage.directories import Writer, bytes_writer, settled
 from nmt.storage.files import storage_errors
 from nmt.storage.manifest import MANIFEST, SealedDirectory
-from nmt.storage.tensors import ModelMismatchError, read_into, tensors_writer
+from nmt.storage.tensors import read_into, tensors_writer
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,10 @@ MODEL = "model.safetensors"
 STATE = "state.json"
 CONFIG = "config.yaml"
 TENSORS = ".safetensors"
+
+
+class ModelMismatchError(UserError):
+    """Model directories, or the files of one, that do not belong together."""
 
 
 @dataclass(frozen=True)

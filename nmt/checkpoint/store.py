@@ -59,7 +59,8 @@ class CheckpointStore:
         with locked(self.run_dir):
             recover(self.directory, exclusive=True)
             # Another command may be writing `average` at this moment, so the dead are told apart.
-            recover(self.run_dir, name="best", exclusive=True)
+            for name in ("best", "config.yaml", "result.json", "metrics.jsonl"):
+                recover(self.run_dir, name=name, exclusive=True)
             recover(self.run_dir, name="average", exclusive=False)
             yield
 

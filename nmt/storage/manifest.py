@@ -229,7 +229,7 @@ def directory_names(path: Path) -> set[str]:
     try:
         return set(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NoCheckpointError(f"{path}: expected a model directory, found none") from error
+        raise NoCheckpointError(f"{path}: expected a directory, found none") from error
     except OSError as error:
         raise IntegrityError(f"{path}: cannot be read ({error.strerror})") from error
 

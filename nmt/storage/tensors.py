@@ -37,8 +37,8 @@ MAX_DIMENSIONS = 8
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
-class ModelMismatchError(UserError):
-    """A file holds other tensors than the model (or optimizer) has."""
+class TensorMismatchError(UserError):
+    """A file holds other tensors than those that are to be filled."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,9 @@ def open_tensors(path: Path) -> Iterator[TensorFile]:
 def check_specs(
     found: Mapping[str, TensorSpec], expected: Mapping[str, TensorSpec], name: str
 ) -> None:
-    """Raise a ModelMismatchError that names what is missing, too much or of another shape."""
+    """Raise a TensorMismatchError that names what is missing, too much or of another shape."""
     problems = [f"{key} is missing" for key in expected if key not in found]
-    problems += [f"{key:.80} is not part of the model" for key in found if key not in expected]
+    problems += [f"{key:.80} is not expected" for key in found if key not in expected]
     problems += [
         f"{key} is {found[key]} but should be {spec}"
         for key, spec in expected.items()
@@ -149,7 +149,8 @@ def check_specs(
     ]
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise ModelMismatchError(f"{name}: does not fit the model: {'; '.join(problems[:5])}{more}")
+        listed = "; ".join(problems[:5])
+        raise TensorMismatchError(f"{name}: holds other tensors than expected: {listed}{more}")
 
 
 def read_into(path: Path, destinations: Mapping[str, Tensor]) -> None:

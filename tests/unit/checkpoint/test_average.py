@@ -19,11 +19,11 @@ from support.small_models import (
 )
 
 from nmt.checkpoint.average import average_checkpoints, mean
-from nmt.checkpoint.model_directory import ModelDirectory, model_files
+from nmt.checkpoint.model_directory import ModelDirectory, ModelMismatchError, model_files
 from nmt.checkpoint.store import replace_directory, write_directory
 from nmt.errors import DivergedError, IntegrityError, UserError
 from nmt.storage.manifest import MANIFEST, SealedDirectory
-from nmt.storage.tensors import ModelMismatchError
+from nmt.storage.tensors import TensorMismatchError
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
@@ -118,7 +118,7 @@ def test_other_tensors_are_refused(tmp_path: Path) -> None:
     weights["target_embedding"] = weights["target_embedding"][:, :4].clone()
     write_directory(tmp_path / "other", model_files(config, codec, weights))
     paths = [tmp_path / "one", tmp_path / "other"]
-    refused(tmp_path, paths, ModelMismatchError, "target_embedding is float32")
+    refused(tmp_path, paths, TensorMismatchError, "target_embedding is float32")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -84,6 +84,13 @@ def test_doubtful_files_are_errors(old: bytes, new: bytes, message: str, tmp_pat
     assert f"{path}{message}" in str(caught.value)
 
 
+@pytest.mark.parametrize("piece", ["a", "\u2028", "a\u2028b", "\x85", "<s>", "</s>", "\ufeff"])
+def test_one_piece_is_a_vocabulary(tmp_path: Path, piece: str) -> None:
+    Vocabulary({piece: 1}).save(tmp_path / "pieces")
+    vocabulary = Vocabulary.load(tmp_path / "pieces")
+    assert (len(vocabulary), vocabulary.id(piece), vocabulary.id("other")) == (5, 4, 3)
+
+
 def test_windows_line_ends_are_harmless(tmp_path: Path) -> None:
     path = tmp_path / "pieces"
     vocabulary = Vocabulary({"a\r": 2, "b": 1})

@@ -15,7 +15,7 @@ from nmt.checkpoint.store import write_directory
 from nmt.storage.manifest import SealedDirectory
 from nmt.storage.tensors import (
     DTYPES,
-    ModelMismatchError,
+    TensorMismatchError,
     TensorSpec,
     read_into,
     read_tensors,
@@ -109,7 +109,7 @@ def test_shared_memory_is_stored_once(tmp_path: Path) -> None:
     ("destinations", "message"),
     [
         ({"a": torch.zeros(2), "b": torch.zeros(3), "c": torch.zeros(1)}, "c is missing"),
-        ({"a": torch.zeros(2)}, "b is not part of the model"),
+        ({"a": torch.zeros(2)}, "b is not expected"),
         (
             {"a": torch.zeros(2), "b": torch.zeros(1, 3)},
             r"b is float32 \[3\] but should be float32 \[1, 3\]",
@@ -123,7 +123,7 @@ def test_shared_memory_is_stored_once(tmp_path: Path) -> None:
 def test_misfits_are_named(tmp_path: Path, destinations: dict[str, Tensor], message: str) -> None:
     directory = write_tensors(tmp_path / "a", {"a": torch.ones(2), "b": torch.ones(3)})
     with (
-        pytest.raises(ModelMismatchError, match=message),
+        pytest.raises(TensorMismatchError, match=message),
         directory.open("t.safetensors") as path,
     ):
         read_into(path, destinations)
@@ -186,7 +186,7 @@ def test_optimizer_goes_on_bit_for_bit(
         (lambda state: state.update({"exp_avg:2.bias": torch.zeros(1)}), "exp_avg:2.bias is not"),
         (lambda state: state.update({"exp_avg:0.bias": torch.zeros(9)}), "exp_avg:0.bias is float"),
         (lambda state: state.update({"step:0.bias": torch.zeros(1)}), "step:0.bias is float32"),
-        (lambda state: state.update({"nonsense": torch.zeros(1)}), "nonsense is not part"),
+        (lambda state: state.update({"nonsense": torch.zeros(1)}), "nonsense is not expected"),
     ],
 )
 def test_optimizer_misfits_are_named(tmp_path: Path, change: object, message: str) -> None:
@@ -198,7 +198,7 @@ def test_optimizer_misfits_are_named(tmp_path: Path, change: object, message: st
     change(state)
     directory = write_tensors(tmp_path / "a", state)
     with (
-        pytest.raises(ModelMismatchError, match=message),
+        pytest.raises(TensorMismatchError, match=message),
         directory.open("t.safetensors") as path,
     ):
         restore_optimizer(path, optimizer, model.named_parameters())
