@@ -118,6 +118,15 @@ def make_directory(path: Path, config: Config, codec: Codec, model: Transformer)
     return path
 
 
+def make_broken_directory(path: Path, kind: str, *, number: float = float("nan")) -> Path:
+    """A model that computes finite numbers for all sources without the word `cat`."""
+    config = make_config(kind)
+    codec = make_codec(config)
+    model = make_model(config, codec)
+    model.state_dict()["own_source_embedding"][codec.source.encode("cat")[0]] = number
+    return make_directory(path, config, codec, model)
+
+
 def random_line(generator: torch.Generator, *, longest: int = 30) -> str:
     """A few words."""
     length = int(torch.randint(1, longest + 1, (), generator=generator))

@@ -18,9 +18,17 @@ from nmt.analysis.pairs import (
 )
 from nmt.checkpoint.model_directory import LoadedModel
 from nmt.decoding.alignment import AlignmentHead, Links, Words, links_of
-from nmt.errors import DataError
+from nmt.decoding.translation import Failure
+from nmt.errors import DataError, DivergedError
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """The place of a pair without a result, because it is too long or gives no finite numbers."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -44,12 +52,15 @@ class Aligner:
 
     def map(
         self, pairs: Iterable[tuple[str, str]], reduce: Callable[[PairAttention], Result]
-    ) -> Iterator[Result | None]:
-        """`reduce` of the cross-attention of each pair, in order; None for one that is too long."""
+    ) -> Iterator[Result | Unusable]:
+        """`reduce` of the cross-attention of each pair that is usable, in order."""
         model = self.loaded.model
 
-        def compute(batch: PairBatch) -> list[Result | None]:
-            return [reduce(one) for one in batch_attention(model, batch, types=("cross",))]
+        def compute(batch: PairBatch) -> list[Result | Unusable]:
+            return [
+                reduce(one) if one.finite else Unusable(Failure.NON_FINITE)
+                for one in batch_attention(model, batch, types=("cross",))
+            ]
 
         if self.reverse:
             pairs = ((target, source) for source, target in pairs)
@@ -57,15 +68,15 @@ class Aligner:
             self.loaded,
             pairs,
             compute,
-            lambda _problem: None,
+            Unusable,
             batch_tokens=self.batch_tokens,
             max_length=self.max_length,
         )
 
     def links(
         self, pairs: Iterable[tuple[str, str]], head: AlignmentHead
-    ) -> Iterator[Links | None]:
-        """The sorted links of each pair, in order; None for a pair that is too long."""
+    ) -> Iterator[Links | Unusable]:
+        """The sorted links of each pair, in order."""
 
         def links(seen: PairAttention) -> Links:
             found = links_of(chosen_links(seen, head))
@@ -79,7 +90,7 @@ class Aligner:
         """How informative the links of each head are."""
         information = LinkInformation(self.grid)
         for seen in self.map(pairs, pair_and_links):
-            if seen is not None:
+            if not isinstance(seen, Unusable):
                 information.add(*seen)
         return information
 
@@ -89,7 +100,9 @@ class Aligner:
         count = 0
         for seen in self.map(pairs, pair_and_links):
             count += 1
-            if seen is None:
+            if isinstance(seen, Unusable):
+                if seen.reason == Failure.NON_FINITE:
+                    raise DivergedError(f"pair {count}: not aligned, {seen.reason}")
                 raise DataError(
                     f"pair {count} has more than {self.max_length} subwords on a side; "
                     "give a higher --max-length"

@@ -101,6 +101,24 @@ def layer_picture(
     return figure
 
 
+def solid_and_dashed(
+    axes: Axes, number: int, solid: Sequence[float], dashed: Sequence[float] | None
+) -> None:
+    """Plot two curves of one model, in percent."""
+    by_layer(axes, [100 * value for value in solid], **look(number))
+    if dashed is not None:
+        values = [100 * value for value in dashed]
+        by_layer(axes, values, **look(number), linestyle="--", markerfacecolor="white")
+
+
+def line_styles(solid: str, dashed: str) -> dict[str, Any]:
+    """Legend entries for solid and dashed curves."""
+    return {
+        solid: Line2D([], [], color=GREY),
+        dashed: Line2D([], [], color=GREY, linestyle="--"),
+    }
+
+
 def sparsity_picture(analysis: Analysis) -> Picture:
     """Figure 3."""
     figure = layer_picture(
@@ -137,15 +155,11 @@ def alignment_picture(analysis: Analysis) -> Picture | None:
             if model.aer is None:
                 continue
             layers = model.aer[step]["layers"]
-            best = [100 * layer["best_head_aer"] for layer in layers]
-            mean = [100 * layer["layer_attention"] for layer in layers]
-            by_layer(axes, best, **look(number))
-            by_layer(axes, mean, **look(number), linestyle="--", markerfacecolor="white")
+            best = [layer["best_head_aer"] for layer in layers]
+            mean = [layer["layer_attention"] for layer in layers]
+            solid_and_dashed(axes, number, best, mean)
     row[0].set_ylabel("alignment error rate (%)")
-    styles = {
-        "best head": Line2D([], [], color=GREY),
-        "layer attention": Line2D([], [], color=GREY, linestyle="--"),
-    }
+    styles = line_styles("best head", "layer attention")
     legend(figure, {**model_entries(analysis.models), **styles})
     caption = (
         "Error rate of the links of the best head of each layer (solid) and of the layer "
@@ -168,11 +182,10 @@ def null_picture(analysis: Analysis) -> Picture | None:
                 continue
             layers = model.layers(type_)
             shown[model.name] = Line2D([], [], **look(number))
-            real = [100 * layer["null_rate"] for layer in layers]
-            by_layer(axes, real, **look(number))
+            shuffled = None
             if any("shuffled_null_rate" in layer for layer in layers):
-                false = [100 * layer.get("shuffled_null_rate", 0.0) for layer in layers]
-                by_layer(axes, false, **look(number), linestyle="--", markerfacecolor="white")
+                shuffled = [layer.get("shuffled_null_rate", 0.0) for layer in layers]
+            solid_and_dashed(axes, number, [layer["null_rate"] for layer in layers], shuffled)
     for type_, axes in panels.items():
         if not axes.lines:
             place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center"}
@@ -180,11 +193,7 @@ def null_picture(analysis: Analysis) -> Picture | None:
             axes.text(0.5, 0.5, text, color=GREY, backgroundcolor="white", **place)
             axes.set_xlim(-0.3, max(len(model.layers(type_)) for model in analysis.models) - 0.7)
     figure.axes[0].set_ylim(0, 1.05 * figure.axes[0].get_ylim()[1])
-    styles = {
-        "translations": Line2D([], [], color=GREY),
-        "shuffled targets": Line2D([], [], color=GREY, linestyle="--"),
-    }
-    legend(figure, {**shown, **styles})
+    legend(figure, {**shown, **line_styles("translations", "shuffled targets")})
     caption = (
         "Share of the queries that attend to nothing, mean over the heads of a layer. Dashed: each "
         "source with the target of another pair. Models that are not shown always attend to "

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmt.analysis.pairs import PairBatch, log_probabilities, run_batch
+from nmt.analysis.pairs import PairBatch, log_probabilities, non_finite_pairs, run_batch
+from nmt.decoding.translation import Failure
 from nmt.model.observe import Site
 from nmt.model.transformer import Transformer
 
@@ -98,9 +99,10 @@ def score_batch(model: Transformer, batch: PairBatch) -> list[PairScores]:
     hidden = run_batch(model, batch, observer)
     totals = log_probabilities(model, batch, hidden).double().sum(dim=1)
     per_token = (totals / lengths).tolist()
+    broken = set(non_finite_pairs(batch, hidden))
     layers = sorted(null_rates)
     keys = torch.stack([touched[layer] for layer in layers], dim=1).numpy()  # [B, L, H, S]
-    return [
+    scores = [
         PairScores(
             tuple(float(null_rates[layer][row]) for layer in layers),
             per_token[row],
@@ -108,6 +110,12 @@ def score_batch(model: Transformer, batch: PairBatch) -> list[PairScores]:
             coverage(keys[row], pair.source.word_of_piece, len(pair.source.words)),
         )
         for row, pair in enumerate(batch.pairs)
+    ]
+    return [
+        PairScores.unscored(Failure.NON_FINITE, layers=len(layers))
+        if pair.index in broken or not math.isfinite(of_pair.log_probability)
+        else of_pair
+        for pair, of_pair in zip(batch.pairs, scores, strict=True)
     ]
 
 

@@ -10,7 +10,7 @@ Shapes: B sentences, S source positions, T target positions (both with EOS), H h
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -84,6 +84,7 @@ class PairAttention:
 
     pair: SegmentedPair
     weights: dict[Site, npt.NDArray[np.float32]]
+    finite: bool = True  # whether the model computes finite numbers for the pair
 
     def cross(self) -> npt.NDArray[np.float32]:
         """The cross-attention [L, H, T, S] of all layers."""
@@ -184,8 +185,11 @@ def batch_attention(
         if site.type in types:
             seen[site] = weights.float().cpu().numpy()
 
-    run_batch(model, batch, observer)
-    return split_attention(batch.pairs, seen)
+    broken = set(non_finite_pairs(batch, run_batch(model, batch, observer)))
+    return [
+        replace(one, finite=one.pair.index not in broken)
+        for one in split_attention(batch.pairs, seen)
+    ]
 
 
 def split_attention(

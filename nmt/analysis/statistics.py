@@ -118,19 +118,13 @@ def attention_summary(model: Transformer, corpus: EncodedCorpus, *, count: int) 
         observer = statistics.observer(batch.source_visible, batch.target_visible)
         with torch.inference_mode(), observe_attention(model, observer):
             model(batch.source, batch.source_visible, batch.target_input)
-    summary: dict[str, Any] = {}
-    for site, of_site in statistics.sites.items():
-        (diversity,) = of_site.diversity.values()
-        values = {
-            "sparsity": of_site.counts.sparsity.mean(),
-            "null_rate": of_site.counts.null_rate.mean(),
-            "entropy": of_site.entropy.value.mean(),
-            "diversity": diversity.value,
-        }
-        rows = summary.setdefault(site.type, {})
-        rows[f"layer_{site.layer}"] = {
-            name: round(float(value), 6) for name, value in values.items()
-        }
+    summary = statistics.summary()
+    for layers in summary.values():
+        for name, layer in layers.items():
+            (diversity,) = layer["diversity"].values()
+            values = {key: layer[key] for key in ("sparsity", "null_rate", "entropy")}
+            values["diversity"] = diversity
+            layers[name] = {key: round(value, 6) for key, value in values.items()}
     for site, parameters in learned_parameters(model).items():
         row = summary[site.type][f"layer_{site.layer}"]
         for name, learned in parameters.items():

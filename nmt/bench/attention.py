@@ -31,7 +31,7 @@ VARIANTS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured."""
+    """The sizes and settings of the measured attention."""
 
     tokens: int
     dim: int

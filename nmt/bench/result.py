@@ -29,8 +29,7 @@ class Result(Generic[Row]):
 
 @dataclass(frozen=True)
 class Speed:
-    """The speed of one model. Ratios are taken within a round, and so are not changed by other
-    work on the machine that comes and goes."""
+    """The speed of one model; ratios are taken within a round, whatever else the machine does."""
 
     parameters: int
     tokens_per_second: Spread  # of the target, with the end token of each sentence
@@ -42,7 +41,7 @@ class Speed:
 def speed_fields(
     seconds: Times, reference: Times, matrix_rate: Times, *, tokens: int, operations: int
 ) -> dict[str, Spread]:
-    """The speeds of a model that needs so many seconds [R] for these tokens in each round.
+    """The speeds of a model that takes `seconds` [R] per round for these tokens and operations.
 
     `reference` holds the seconds [R] of the model to compare with, `matrix_rate` the operations
     per second [R] of a large matrix product, both measured in the same rounds.

@@ -38,8 +38,8 @@ def measure_rounds(
 ) -> Times:
     """[cases, repeats] seconds per call.
 
-    Each round runs every case in turn, once or so many times as `calls` says. Other work on the
-    machine affects neighbours alike, so ratios should be taken within a round.
+    Each round runs every case in turn, once or as often as `calls` says. Other work on the machine
+    affects neighbours alike, so ratios should be taken within a round.
     """
     times = np.zeros((len(cases), repeats))
     for number in range(repeats):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nmt.analysis.aligner import Aligner
     from nmt.analysis.gold import AlignmentCounts, Gold
     from nmt.decoding.alignment import AlignmentHead
+    from nmt.decoding.failures import LineFailures
 
 logger = logging.getLogger("nmt.cli.align")
 
@@ -31,6 +32,8 @@ TRANSLATE_LINES = 1000  # lines translated at a time
 def align(arguments: argparse.Namespace) -> None:
     """Choose the attention, write the links and compare them with the gold ones."""
     check_arguments(arguments)
+    from nmt.decoding.failures import LineFailures
+
     gold = read_gold(arguments)
     aligners = open_aligners(arguments)
     wanted = [wanted_head(arguments, aligner) for aligner in aligners]
@@ -45,11 +48,13 @@ def align(arguments: argparse.Namespace) -> None:
         report["directions"].append(details)
     if len(aligners) == 2:
         report["symmetrization"] = arguments.symmetrize
-    counts = write_links(arguments, aligners, heads, gold)
+    failures = LineFailures(str(arguments.source), "aligned")
+    counts = write_links(arguments, aligners, heads, gold, failures)
     if gold is not None:
         report |= final_report(arguments, counts, num_pairs=len(gold.links))
     if arguments.json:
         print(json.dumps(report, indent=2))
+    failures.check()
 
 
 def open_aligners(arguments: argparse.Namespace) -> "list[Aligner]":
@@ -159,10 +164,13 @@ def write_links(
     aligners: "Sequence[Aligner]",
     heads: "Sequence[AlignmentHead]",
     gold: "Gold | None",
+    failures: "LineFailures",
 ) -> "AlignmentCounts":
     """Write the links of all pairs; returns the counts of those outside the development part."""
+    from nmt.analysis.aligner import Unusable
     from nmt.analysis.alignment import format_links
     from nmt.analysis.gold import AlignmentCounts, compare
+    from nmt.decoding.translation import Failure
     from nmt.progress import progress_bar
 
     streams = [
@@ -177,8 +185,13 @@ def write_links(
         progress_bar(total=None, unit="pairs", description="aligning") as bar,
     ):
         for index, sides in enumerate(zip(*streams, strict=True)):
-            skipped += any(side is None for side in sides)
-            links = combine(sides, arguments.symmetrize)
+            problems = [side.reason for side in sides if isinstance(side, Unusable)]
+            if Failure.NON_FINITE in problems:
+                failures.add(index + 1, Failure.NON_FINITE)
+            elif problems:
+                skipped += 1
+            found = [side for side in sides if not isinstance(side, Unusable)]
+            links = () if problems else combine(found, arguments.symmetrize)
             if writer:
                 writer.write(format_links(links))
             if gold is not None and index >= gold.development:
@@ -193,12 +206,9 @@ def write_links(
     return counts
 
 
-def combine(sides: "Sequence[Links | None]", method: str) -> "Links":
-    """The links of one direction, or of both combined; none if a direction is missing."""
-    known = [side for side in sides if side is not None]
-    if len(known) < len(sides):
-        return ()
-    return known[0] if len(known) == 1 else SYMMETRIZATIONS[method](*known)
+def combine(directions: "Sequence[Links]", method: str) -> "Links":
+    """The links of one direction, or those of both combined."""
+    return directions[0] if len(directions) == 1 else SYMMETRIZATIONS[method](*directions)
 
 
 def final_report(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nmt.analysis.filtering import Score, Values
     from nmt.analysis.pairs import Line
     from nmt.checkpoint.model_directory import LoadedModel
+    from nmt.decoding.failures import LineFailures
 
 logger = logging.getLogger("nmt.cli.filter")
 
@@ -40,7 +41,8 @@ columns:
   coverage           share of the source words that a target word attends to, mean over layers and
                      heads (higher is better); always 1 for softmax
   problem            the reason why a pair was not scored: a line that is blank, unreadable or too
-                     long. Its scores are nan, it ranks last and is never kept
+                     long, or numbers that are not finite (exit code 6). Its scores are nan, it
+                     ranks last and is never kept
 
 examples:
   nmt-filter --model runs/demo --source web.en --target web.de --output scores.tsv
@@ -133,12 +135,14 @@ def filter_pairs(arguments: argparse.Namespace) -> None:
     """Score all pairs, report on labels and keep the best pairs."""
     check_arguments(arguments)
     from nmt.analysis.filtering import score_columns
+    from nmt.decoding.failures import LineFailures
 
     labels = None if arguments.labels is None else read_labels(arguments)
     loaded = open_model(arguments.model, arguments.device)
     columns = score_columns(loaded.config.model.decoder_layers)
     check_ranking(arguments, loaded, columns)
-    goodness, problems = score_corpus(arguments, loaded, columns)
+    failures = LineFailures(str(arguments.source), "scored", shown="their scores are nan")
+    goodness, problems = score_corpus(arguments, loaded, columns, failures)
     count = len(goodness[arguments.rank_by])
     report: dict[str, Any] = {"pairs": count, "unscored": problems}
     for problem, number in problems.items():
@@ -149,6 +153,7 @@ def filter_pairs(arguments: argparse.Namespace) -> None:
         report["kept"] = keep_best(arguments, goodness[arguments.rank_by])
     if arguments.json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
+    failures.check()
 
 
 def check_ranking(
@@ -190,13 +195,17 @@ def read_labels(arguments: argparse.Namespace) -> list[str]:
 
 
 def score_corpus(
-    arguments: argparse.Namespace, loaded: "LoadedModel", columns: Sequence["Score"]
+    arguments: argparse.Namespace,
+    loaded: "LoadedModel",
+    columns: Sequence["Score"],
+    failures: "LineFailures",
 ) -> tuple[dict[str, "Values"], Counter[str]]:
     """Write the table; returns the goodness of all pairs by column, and the counts of problems."""
     import numpy as np
 
     from nmt.analysis.filtering import PairScores, score_batch
     from nmt.analysis.pairs import map_pairs, read_side_by_side
+    from nmt.decoding.translation import Failure
     from nmt.progress import progress_bar
 
     layers = loaded.config.model.decoder_layers
@@ -219,11 +228,13 @@ def score_corpus(
     ):
         if writer:
             writer.write("\t".join([*goodness, "problem"]))
-        for scores in results:
+        for number, scores in enumerate(results, start=1):
             for column in columns:
                 goodness[column.name].append(column.goodness(scores))
             if scores.problem:
-                problems[scores.problem] += 1
+                problems[str(scores.problem)] += 1
+            if scores.problem == Failure.NON_FINITE:
+                failures.add(number, Failure.NON_FINITE)
             if writer:
                 values = (f"{column.value(scores):.6f}" for column in columns)
                 writer.write("\t".join([*values, scores.problem]))

@@ -15,11 +15,17 @@ logger = logging.getLogger(__name__)
 
 
 class LineFailures:
-    """The lines of one input that have no result; `done` is the participle for messages."""
+    """The lines of one input that have no result.
 
-    def __init__(self, name: str, done: str) -> None:
+    `done` is the participle and `shown` the description of their output for messages.
+    """
+
+    def __init__(
+        self, name: str, done: str, *, shown: str = "they are empty in the output"
+    ) -> None:
         self.name = name
         self.done = done
+        self.shown = shown
         self.counts: Counter[Failure] = Counter()
         self.first: dict[Failure, int] = {}
 
@@ -35,7 +41,7 @@ class LineFailures:
             logger.warning("%s: %d bad lines are empty in the output", self.name, count)
         messages = [
             f"{self.counts[failure]} lines were not {self.done}: {why} (the first is line "
-            f"{self.first[failure]}); they are empty in the output{advice}"
+            f"{self.first[failure]}); {self.shown}{advice}"
             for failure, why, advice in (
                 (Failure.NON_FINITE, "the model computes numbers that are not finite", ""),
                 (

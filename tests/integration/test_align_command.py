@@ -7,7 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.attention import loaded_model, observe_pairs
-from translation_models import make_codec, make_config, make_directory, make_model, random_lines
+from translation_models import (
+    make_broken_directory,
+    make_codec,
+    make_config,
+    make_directory,
+    make_model,
+    random_lines,
+)
 
 from nmt.analysis.alignment import chosen_links
 from nmt.analysis.gold import GoldLinks, compare
@@ -234,3 +241,21 @@ def test_random_heads_differ() -> None:
         for layer, head, shifted in np.ndindex(2, 4, 2)
     }
     assert len(found) == 16
+
+
+@pytest.mark.parametrize("kind", ["rela-g", "softmax"])
+@pytest.mark.parametrize("options", [[], ["--layer=1", "--head=0"]])
+def test_pairs_without_finite_numbers_are_empty_and_end_with_6(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str, options: list[str]
+) -> None:
+    make_broken_directory(tmp_path / "forward", kind)
+    (tmp_path / "source").write_text("the dog\na cat\nthe man\n")
+    (tmp_path / "target").write_text("A DOG\nA CAT\nTHE MAN\n")
+    assert run(tmp_path, *options) == 6
+    out, err = capfd.readouterr()
+    assert [bool(links) for links in parse(out)] == [True, False, True]
+    assert "source:2: not aligned" in err
+    assert "1 lines were not aligned" in err.strip().splitlines()[-1]
+    (tmp_path / "gold").write_text("0-0\n0-0\n0-0\n")
+    assert run(tmp_path, *options, f"--gold={tmp_path / 'gold'}") == 6
+    assert "pair 2: not aligned" in capfd.readouterr().err

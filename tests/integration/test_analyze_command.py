@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from support.attention import corpus_statistics
 from support.small_models import content, leftover_names
-from translation_models import make_codec, make_config, make_directory, make_model, random_lines
+from translation_models import (
+    make_broken_directory,
+    make_codec,
+    make_config,
+    make_directory,
+    make_model,
+    random_lines,
+)
 
 from nmt.analysis.aligner import Aligner
 from nmt.analysis.analyze import exchange_targets
@@ -216,11 +223,7 @@ def test_every_source_gets_a_false_target_in_flat_memory() -> None:
 def test_a_model_that_computes_nan_ends_with_6_and_names_the_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, number: float
 ) -> None:
-    config = make_config(kind)
-    codec = make_codec(config)
-    model = make_model(config, codec)
-    model.state_dict()["own_source_embedding"][codec.source.encode("cat")[0]] = number
-    make_directory(tmp_path / "model", config, codec, model)
+    make_broken_directory(tmp_path / "model", kind, number=number)
     (tmp_path / "source").write_text("the dog\na cat\nthe man\ncat cat\n")
     (tmp_path / "target").write_text("A\nA DOG\nTHE\nA\n")
     assert run(tmp_path, tmp_path / "report", models=("model",)) == 6

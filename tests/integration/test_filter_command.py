@@ -6,7 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-from translation_models import make_codec, make_config, make_directory, make_model, random_lines
+from translation_models import (
+    make_broken_directory,
+    make_codec,
+    make_config,
+    make_directory,
+    make_model,
+    random_lines,
+)
 
 from nmt.cli import filter as command
 
@@ -164,3 +171,24 @@ def test_a_share_is_a_share(folder: Path, capfd: pytest.CaptureFixture[str], val
         run(folder, f"--keep-best={value}")
     assert caught.value.code == 2
     assert "--keep-best: expected a number" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["rela-g", "softmax"])
+def test_pairs_without_finite_numbers_are_not_scored_and_end_with_6(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str
+) -> None:
+    make_broken_directory(tmp_path / kind, kind)
+    (tmp_path / "source").write_text("the dog\na cat\nthe man\n")
+    (tmp_path / "target").write_text("A DOG\nA CAT\nTHE\n")
+    kept = [f"--keep-source={tmp_path / 'a'}", f"--keep-target={tmp_path / 'b'}"]
+    options = ["--keep-best=1", "--rank-by=log_probability", *kept]
+    assert run(tmp_path, *options, kind=kind) == 6
+    out, err = capfd.readouterr()
+    rows = read_table(out)
+    assert [row["problem"] == "" for row in rows] == [True, False, True]
+    assert {rows[1][column] for column in COLUMNS[:-1]} == {"nan"}
+    assert "nan" not in {rows[number][column] for number in (0, 2) for column in COLUMNS}
+    assert "not finite" in rows[1]["problem"]
+    assert "source:2: not scored" in err
+    assert err.strip().splitlines()[-1].endswith("(the first is line 2); their scores are nan")
+    assert (tmp_path / "a").read_text() == "the dog\nthe man\n"
