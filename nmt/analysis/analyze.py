@@ -122,7 +122,7 @@ def analyze_model(
 
 
 def non_finite_message(path: Path, indices: Sequence[int]) -> str:
-    """Names the pairs for which a model computes NaN, and says what to do."""
+    """The error of a model that does not compute finite numbers for these pairs."""
     lines = [str(index + 1) for index in sorted(indices)]
     named = ", ".join(lines[:LINES_NAMED]) + (", ..." if len(lines) > LINES_NAMED else "")
     return (
@@ -142,7 +142,7 @@ class Observation:
         self.comparison = None if gold is None else GoldComparison(grid, gold)
         self.statistics = AttentionStatistics(unnormalised_sites(loaded.model))
         self.shown: dict[int, PairAttention] = {}
-        self.non_finite: list[int] = []  # indices of pairs for which the model computes NaN
+        self.non_finite: list[int] = []  # indices of pairs without finite numbers
 
     def run(self, pairs: Iterable[TextPair]) -> Iterator[bool]:
         """Add all pairs; yields for each whether it was used, false if it is too long."""
@@ -195,7 +195,9 @@ def shuffled_counts(
                 new = count_heads(weights, visible, batch.target_visible)
                 counts[site] = counts[site] + new if site in counts else new
 
-        run_batch(loaded.model, batch, observer)
+        broken = non_finite_pairs(batch, run_batch(loaded.model, batch, observer))
+        if broken:
+            raise DivergedError(non_finite_message(loaded.path, broken))
         return [True] * len(batch.pairs)
 
     for _ in map_pairs(

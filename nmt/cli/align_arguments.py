@@ -1,11 +1,10 @@
 """The arguments of nmt-align, and which of them belong together."""
 
 import argparse
-from pathlib import Path
 
 from nmt.analysis.symmetrization import SYMMETRIZATIONS
 from nmt.cli import console
-from nmt.cli.arguments import check_outputs, whole_number
+from nmt.cli.arguments import add_number, add_path, check_outputs, new_parser, whole_number
 from nmt.cli.pair_arguments import MODEL, add_gold, add_reading, check_needs
 from nmt.errors import UserError
 
@@ -34,12 +33,7 @@ examples:
 
 def build_parser() -> console.Parser:
     """The arguments of nmt-align."""
-    parser = console.Parser(
-        prog="nmt-align",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("nmt-align", DESCRIPTION, EPILOG)
     add_input(parser)
     add_choice(parser)
     add_reverse(parser)
@@ -50,22 +44,14 @@ def build_parser() -> console.Parser:
 def add_input(parser: console.Parser) -> None:
     """The text to read and the files to write."""
     group = parser.add_argument_group("input and output")
-    group.add_argument("--model", type=Path, required=True, metavar="DIR", help=MODEL)
-    group.add_argument("--source", type=Path, required=True, metavar="FILE", help="source text")
+    add_path(group, "--model", MODEL, metavar="DIR", required=True)
+    add_path(group, "--source", "source text", required=True)
     target = group.add_mutually_exclusive_group(required=True)
-    target.add_argument("--target", type=Path, metavar="FILE", help="translation of the source")
-    target.add_argument(
-        "--translate-to",
-        type=Path,
-        metavar="FILE",
-        help="translate the source with the model, write the translation to FILE and align it",
-    )
-    group.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="file for the links (default: standard output; with --json: no links are written)",
-    )
+    add_path(target, "--target", "translation of the source")
+    meaning = "translate the source with the model, write the translation to FILE and align it"
+    add_path(target, "--translate-to", meaning)
+    meaning = "file for the links (default: standard output; with --json: no links are written)"
+    add_path(group, "--output", meaning)
     group.add_argument(
         "--json", action="store_true", help="print a report in JSON to standard output"
     )
@@ -75,47 +61,29 @@ def add_input(parser: console.Parser) -> None:
 def add_choice(parser: console.Parser) -> None:
     """The attention to take links from."""
     group = parser.add_argument_group("attention (default: the best)")
-    group.add_argument(
-        "--layer", type=whole_number, metavar="L", help="decoder layer, counted from 0"
-    )
-    group.add_argument(
-        "--head",
-        type=whole_number,
-        metavar="H",
-        help="head of the layer, counted from 0 (default: the mean of all heads)",
-    )
+    add_layer_and_head(group, "", "decoder layer", "head of the layer")
     step = group.add_mutually_exclusive_group()
-    step.add_argument(
-        "--shifted",
-        dest="shifted",
-        action="store_true",
-        default=None,
-        help="attention of the step that reads a word (default with --layer)",
-    )
-    step.add_argument(
-        "--normal",
-        dest="shifted",
-        action="store_false",
-        default=None,
-        help="attention of the step that predicts a word",
-    )
+    for flag, shifted, meaning in (
+        ("--shifted", True, "attention of the step that reads a word (default with --layer)"),
+        ("--normal", False, "attention of the step that predicts a word"),
+    ):
+        step.add_argument(flag, dest="shifted", action="store_const", const=shifted, help=meaning)
+
+
+def add_layer_and_head(group: argparse._ArgumentGroup, prefix: str, layer: str, head: str) -> None:
+    """The options --layer and --head of one model."""
+    meaning = f"{layer}, counted from 0"
+    add_number(group, f"--{prefix}layer", None, meaning, type=whole_number, metavar="L")
+    meaning = f"{head}, counted from 0 (default: the mean of all heads)"
+    add_number(group, f"--{prefix}head", None, meaning, type=whole_number, metavar="H")
 
 
 def add_reverse(parser: console.Parser) -> None:
     """The model of the other direction."""
     group = parser.add_argument_group("two directions")
-    group.add_argument(
-        "--reverse-model",
-        type=Path,
-        metavar="DIR",
-        help="model that translates target into source; the links of both directions are combined",
-    )
-    group.add_argument(
-        "--reverse-layer", type=whole_number, metavar="L", help="layer of --reverse-model"
-    )
-    group.add_argument(
-        "--reverse-head", type=whole_number, metavar="H", help="head of --reverse-model"
-    )
+    meaning = "model that translates target into source; the links of both directions are combined"
+    add_path(group, "--reverse-model", meaning, metavar="DIR")
+    add_layer_and_head(group, "reverse-", "layer of --reverse-model", "head of that layer")
     group.add_argument(
         "--symmetrize",
         choices=tuple(SYMMETRIZATIONS),

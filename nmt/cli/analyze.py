@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt.cli import console
-from nmt.cli.arguments import positive, whole_number
+from nmt.cli.arguments import add_number, add_path, new_parser, whole_number
 from nmt.cli.pair_arguments import add_gold, add_reading, check_needs, open_model, read_gold
 from nmt.data.text import read_text
 from nmt.errors import DataError, IntegrityError, UserError
@@ -51,38 +51,20 @@ examples:
 
 def build_parser() -> console.Parser:
     """The arguments of nmt-analyze."""
-    parser = console.Parser(
-        prog="nmt-analyze",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("nmt-analyze", DESCRIPTION, EPILOG)
     group = parser.add_argument_group("input and output")
-    group.add_argument(
-        "--model",
-        type=Path,
-        required=True,
-        nargs="+",
-        metavar="DIR",
-        help="model or run directories to compare",
-    )
+    meaning = "model or run directories to compare"
+    add_path(group, "--model", meaning, metavar="DIR", required=True, nargs="+")
     group.add_argument(
         "--names", nargs="+", metavar="NAME", help="names of the models (default: from their paths)"
     )
-    group.add_argument("--source", type=Path, required=True, metavar="FILE", help="source text")
-    group.add_argument(
-        "--target", type=Path, required=True, metavar="FILE", help="translation of the source"
-    )
-    group.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="directory for the files"
-    )
-    for option, type_, default, meaning in (
-        ("--sentences", whole_number, 50, "number of pairs in the report: the first ones of at "
-         "most 40 words (default: 50)"),
-        ("--max-pairs", positive, None, "use only the first N pairs (default: all)"),
-        ("--seed", whole_number, 1, "seed for shuffling the targets (default: 1)"),
-    ):  # fmt: skip
-        group.add_argument(option, type=type_, default=default, metavar="N", help=meaning)
+    add_path(group, "--source", "source text", required=True)
+    add_path(group, "--target", "translation of the source", required=True)
+    add_path(group, "--output", "directory for the files", metavar="DIR", required=True)
+    meaning = "number of pairs in the report: the first ones of at most 40 words"
+    add_number(group, "--sentences", 50, meaning, type=whole_number)
+    add_number(group, "--max-pairs", None, "use only the first N pairs (default: all)")
+    add_number(group, "--seed", 1, "seed for shuffling the targets", type=whole_number)
     add_reading(group, too_long="are left out, with a warning")
     add_gold(parser)
     return parser

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+from nmt.cli.console import Parser
 from nmt.config.document import Place, Scalar, Source
 from nmt.config.limits import (
     BatchTokens,
@@ -70,6 +71,38 @@ def given_fields(arguments: argparse.Namespace, section: type) -> dict[str, Any]
         field.name: getattr(arguments, field.name) for _, field in command_line_fields(section)
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def new_parser(program: str, description: str, epilog: str) -> Parser:
+    """A parser that prints its description and epilog as they are."""
+    form = argparse.RawDescriptionHelpFormatter
+    return Parser(prog=program, description=description, epilog=epilog, formatter_class=form)
+
+
+def add_path(
+    group: argparse._ActionsContainer,
+    flag: str,
+    meaning: str,
+    *,
+    metavar: str = "FILE",
+    **more: Any,
+) -> None:
+    """An option that names a file or directory."""
+    group.add_argument(flag, type=Path, metavar=metavar, help=meaning, **more)
+
+
+def add_number(
+    group: argparse._ActionsContainer,
+    flag: str,
+    default: float | None,
+    meaning: str,
+    *,
+    type: Callable[[str], Any] = positive,
+    metavar: str = "N",
+) -> None:
+    """An option that takes a number; the help text ends with its default."""
+    text = meaning if default is None else f"{meaning} (default: {default})"
+    group.add_argument(flag, type=type, default=default, metavar=metavar, help=text)
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nmt.cli import console
-from nmt.cli.arguments import add_device, check_outputs, choose_device, positive
+from nmt.cli.arguments import (
+    add_device,
+    add_number,
+    add_path,
+    check_outputs,
+    choose_device,
+    positive,
+)
 from nmt.errors import UserError
 
 if TYPE_CHECKING:
@@ -75,21 +82,17 @@ def add_train(benchmarks: Any) -> None:
     parser = benchmarks.add_parser(
         "train", help="whole updates with every attention kind", description=TRAIN
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="YAML config whose data and model to use"
-    )
+    add_path(parser, "--config", "YAML config whose data and model to use")
     add_kinds(parser, "`config` means the attention of the config")
-    parser.add_argument(
-        "--updates", type=positive, default=2, metavar="N", help="updates per round (default: 2)"
-    )
+    add_number(parser, "--updates", 2, "updates per round")
     add_repeats(parser, 5)
     shapes = add_shapes(parser)
+    add_number(shapes, "--batch-tokens", None, "tokens in a batch (default: 4096)")
+    add_number(shapes, "--dropout", None, "dropout (default: 0.3)", type=probability, metavar="P")
     shapes.add_argument(
-        "--batch-tokens", type=positive, metavar="N", help="tokens in a batch (default: 4096)"
-    )
-    shapes.add_argument("--dropout", type=probability, metavar="P", help="(default: 0.3)")
-    shapes.add_argument(
-        "--precision", choices=["float32", "bfloat16", "float16"], help="(default: float32)"
+        "--precision",
+        choices=["float32", "bfloat16", "float16"],
+        help="floating-point format (default: float32)",
     )
     add_output(parser, figure="one bar per attention kind")
     parser.add_argument(
@@ -103,19 +106,12 @@ def add_decode(benchmarks: Any) -> None:
     parser = benchmarks.add_parser(
         "decode", help="translation with one or several models", description=DECODE
     )
-    for option, type_, metavar, meaning in (
-        ("--input", Path, "FILE", "text to translate, with --model"),
-        ("--sentences", positive, "N", "use the first N lines only (random sentences: 128)"),
-        ("--beam", positive, "N", "beam size (default: that of the first model, or 4)"),
-    ):
-        parser.add_argument(option, type=type_, metavar=metavar, help=meaning)
-    parser.add_argument(
-        "--model", type=Path, nargs="+", metavar="DIR", help="model or run directories"
-    )
-    parser.add_argument(
-        "--batch", type=positive, nargs="+", default=[1, 64], metavar="N",
-        help="sentences in a batch (default: 1 64)",
-    )  # fmt: skip
+    add_path(parser, "--model", "model or run directories", metavar="DIR", nargs="+")
+    add_path(parser, "--input", "text to translate, with --model")
+    meaning = "use the first N lines only (default: all; 128 random sentences)"
+    add_number(parser, "--sentences", None, meaning)
+    add_number(parser, "--beam", None, "beam size (default: that of the first model, or 4)")
+    add_numbers(parser, "--batch", [1, 64], "sentences in a batch")
     for option, meaning in (
         ("--int8", "measure each model with 8-bit weights, too"),
         ("--force-length", "make outputs as long as the longest source of their batch"),
@@ -134,23 +130,18 @@ def add_attention(benchmarks: Any) -> None:
     parser = benchmarks.add_parser(
         "attention", help="the attention core, forward and backward", description=ATTENTION
     )
-    parser.add_argument(
-        "--lengths", type=positive, nargs="+", default=[16, 32, 64, 128, 256, 512], metavar="T",
-        help="sentence lengths (default: 16 32 64 128 256 512)",
-    )  # fmt: skip
-    for option, default, meaning in (
-        ("--tokens", 4096, "tokens in a batch"),
-        ("--dim", 256, "width of the model"),
-        ("--heads", 4, "number of attention heads"),
-    ):
-        parser.add_argument(
-            option, type=positive, default=default, metavar="N", help=f"{meaning} ({default})"
-        )
-    parser.add_argument(
-        "--dropout", type=probability, default=0.0, metavar="P", help="on the weights (default: 0)"
+    add_numbers(parser, "--lengths", [16, 32, 64, 128, 256, 512], "sentence lengths")
+    add_number(parser, "--tokens", 4096, "tokens in a batch")
+    add_number(parser, "--dim", 256, "width of the model")
+    add_number(parser, "--heads", 4, "number of attention heads")
+    add_number(
+        parser, "--dropout", 0.0, "dropout on the attention weights", type=probability, metavar="P"
     )
     parser.add_argument(
-        "--mask", choices=["none", "padding", "causal"], default="none", help="(default: none)"
+        "--mask",
+        choices=["none", "padding", "causal"],
+        default="none",
+        help="attention mask (default: none)",
     )
     add_repeats(parser, 7)
     add_output(parser, figure=None)
@@ -164,21 +155,27 @@ def add_growth(benchmarks: Any) -> None:
         help="cost against corpus, sentence, batch, beam and vocabulary size",
         description=GROWTH,
     )
+    meaning = f"the sizes that grow: {', '.join(AXES)} (default: all)"
     parser.add_argument(
-        "--axes", nargs="+", choices=AXES, default=AXES, metavar="AXIS",
-        help=f"the sizes that grow: {', '.join(AXES)} (default: all)",
-    )  # fmt: skip
+        "--axes", nargs="+", choices=AXES, default=AXES, metavar="AXIS", help=meaning
+    )
     parser.add_argument(
         "--kind", default="softmax", metavar="KIND", help="attention kind (default: softmax)"
     )
-    parser.add_argument(
-        "--sizes", type=positive, default=6, metavar="N",
-        help="measure only the N smallest sizes of each axis (default: 6, which means all)",
-    )  # fmt: skip
+    meaning = "measure only the N smallest sizes of each axis; 6 means all"
+    add_number(parser, "--sizes", 6, meaning)
     add_repeats(parser, 3)
     add_shapes(parser)
     add_output(parser, figure="one panel per axis")
     parser.set_defaults(run=bench_growth)
+
+
+def add_numbers(
+    parser: argparse.ArgumentParser, flag: str, default: list[int], meaning: str
+) -> None:
+    """An option that takes several numbers."""
+    text = f"{meaning} (default: {' '.join(map(str, default))})"
+    parser.add_argument(flag, type=positive, nargs="+", default=default, metavar="N", help=text)
 
 
 def add_kinds(parser: argparse.ArgumentParser, note: str) -> None:
@@ -190,34 +187,25 @@ def add_kinds(parser: argparse.ArgumentParser, note: str) -> None:
 
 def add_repeats(parser: argparse.ArgumentParser, default: int) -> None:
     """The number of rounds."""
-    parser.add_argument(
-        "--repeats", type=positive, default=default, metavar="R",
-        help=f"number of rounds; medians are reported (default: {default})",
-    )  # fmt: skip
+    add_number(parser, "--repeats", default, "number of rounds; medians are reported")
 
 
-def add_shapes(parser: argparse.ArgumentParser) -> Any:
-    """The shapes of random data; returns the group."""
+def add_shapes(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The shapes of random data."""
     group = parser.add_argument_group("random data")
     for name, meaning in SHAPES.items():
-        option = "--" + name.replace("_", "-")
-        group.add_argument(option, type=positive, metavar="N", help=meaning)
+        add_number(group, f"--{name.replace('_', '-')}", None, meaning)
     return group
 
 
 def add_output(parser: argparse.ArgumentParser, *, figure: str | None) -> None:
     """The device and the files to write."""
     add_device(parser)
-    parser.add_argument(
-        "--threads", type=positive, metavar="N", help="number of CPU threads (default: torch's)"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to this file")
+    add_number(parser, "--threads", None, "number of CPU threads (default: torch's)")
+    add_path(parser, "--json", "write all numbers to this file")
+    parser.set_defaults(figure=None)
     if figure is not None:
-        parser.add_argument(
-            "--figure", type=Path, metavar="FILE.png", help=f"write a figure: {figure}"
-        )
-    else:
-        parser.set_defaults(figure=None)
+        add_path(parser, "--figure", f"write a figure: {figure}", metavar="FILE.png")
 
 
 def probability(text: str) -> float:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli import console
+from nmt.cli.arguments import add_path
+from nmt.cli.pair_arguments import MODEL
 from nmt.errors import UserError
 
 logger = logging.getLogger("nmt.cli.export")
@@ -25,22 +27,10 @@ def build_parser() -> console.Parser:
         "package ctranslate2 is missing (pip install 'nmt[ctranslate2]'); 3 no usable model; 4 "
         "storage; 7 a damaged file.",
     )
-    parser.add_argument(
-        "--model",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="a model directory, or a run directory: its average, else its best model, else its "
-        "newest checkpoint",
-    )
+    add_path(parser, "--model", MODEL, metavar="DIR", required=True)
     parser.add_argument("--format", choices=["ctranslate2"], required=True, help="format to write")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="a directory that does not exist yet, or is empty",
-    )
+    meaning = "a directory that does not exist yet, or is empty"
+    add_path(parser, "--output", meaning, metavar="DIR", required=True)
     parser.add_argument(
         "--quantization",
         choices=["float32", "int8"],

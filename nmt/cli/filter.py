@@ -9,11 +9,10 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt.cli import console
-from nmt.cli.arguments import check_outputs, share
+from nmt.cli.arguments import add_number, add_path, check_outputs, new_parser, share
 from nmt.cli.pair_arguments import MODEL, add_reading, open_model
 from nmt.data.text import EMPTY, BadLine, LineWriter, read_lines, read_text
 from nmt.errors import DataError, UserError
@@ -58,57 +57,19 @@ chance."""
 
 def build_parser() -> console.Parser:
     """The arguments of nmt-filter."""
-    parser = console.Parser(
-        prog="nmt-filter",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_input(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="file for the scores (default: standard output; with --json: no table is written)",
-    )
-    add_keeping(parser)
-    labels = parser.add_argument_group("evaluation")
-    labels.add_argument(
-        "--labels", type=Path, metavar="FILE", help="labels of the pairs, one word per line"
-    )
-    labels.add_argument(
-        "--clean-label",
-        default="clean",
-        metavar="WORD",
-        help="label of the good pairs (default: clean)",
-    )
-    labels.add_argument(
-        "--json", action="store_true", help="print a report in JSON to standard output"
-    )
-    return parser
-
-
-def add_input(parser: console.Parser) -> None:
-    """The pairs to score, and the model."""
-    group = parser.add_argument_group("input")
-    group.add_argument("--model", type=Path, required=True, metavar="DIR", help=MODEL)
-    group.add_argument("--source", type=Path, required=True, metavar="FILE", help="source text")
-    group.add_argument("--target", type=Path, required=True, metavar="FILE", help="target text")
+    parser = new_parser("nmt-filter", DESCRIPTION, EPILOG)
+    group = parser.add_argument_group("input and output")
+    add_path(group, "--model", MODEL, metavar="DIR", required=True)
+    add_path(group, "--source", "source text", required=True)
+    add_path(group, "--target", "target text", required=True)
+    meaning = "file for the scores (default: standard output; with --json: no table is written)"
+    add_path(group, "--output", meaning)
     add_reading(group, too_long="are not scored")
-
-
-def add_keeping(parser: console.Parser) -> None:
-    """The pairs to keep."""
     group = parser.add_argument_group("keeping the best")
-    group.add_argument(
-        "--keep-best", type=share, metavar="SHARE", help="share of the pairs to keep, e.g. 0.8"
-    )
-    group.add_argument(
-        "--keep-source", type=Path, metavar="FILE", help="file for the kept source lines"
-    )
-    group.add_argument(
-        "--keep-target", type=Path, metavar="FILE", help="file for the kept target lines"
-    )
+    meaning = "share of the pairs to keep, e.g. 0.8"
+    add_number(group, "--keep-best", None, meaning, type=share, metavar="SHARE")
+    add_path(group, "--keep-source", "file for the kept source lines")
+    add_path(group, "--keep-target", "file for the kept target lines")
     group.add_argument(
         "--rank-by",
         default="null_rate",
@@ -116,6 +77,18 @@ def add_keeping(parser: console.Parser) -> None:
         help="column to rank the pairs by (default: null_rate; for models whose weights sum to 1, "
         "such as softmax, give log_probability)",
     )
+    group = parser.add_argument_group("evaluation")
+    add_path(group, "--labels", "labels of the pairs, one word per line")
+    group.add_argument(
+        "--clean-label",
+        default="clean",
+        metavar="WORD",
+        help="label of the good pairs (default: clean)",
+    )
+    group.add_argument(
+        "--json", action="store_true", help="print a report in JSON to standard output"
+    )
+    return parser
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

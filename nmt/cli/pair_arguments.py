@@ -4,49 +4,45 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt.cli.arguments import add_device, batch_tokens, choose_device, length, positive
+from nmt.cli.arguments import (
+    add_device,
+    add_number,
+    add_path,
+    batch_tokens,
+    choose_device,
+    length,
+)
 from nmt.errors import UserError
 
 if TYPE_CHECKING:
     from nmt.analysis.gold import Gold
     from nmt.checkpoint.model_directory import LoadedModel
 
-MODEL = "a model directory, or a run directory: its average, else its best model, else its newest "
-MODEL += "checkpoint"
+MODEL = (
+    "a model directory, or a run directory: its average, else its best model, else its newest "
+    "checkpoint"
+)
 
 
 def add_reading(group: argparse._ArgumentGroup, *, too_long: str) -> None:
     """How pairs are read; `too_long` says what happens to pairs that are too long."""
-    group.add_argument(
-        "--max-length",
-        type=length,
-        default=512,
-        metavar="N",
-        help=f"pairs with more than N subwords on a side {too_long} (default: 512)",
-    )
-    group.add_argument(
-        "--batch-tokens",
-        type=batch_tokens,
-        default=2048,
-        metavar="N",
-        help="tokens in a batch, padding included; changes no result (default: 2048)",
-    )
+    meaning = f"pairs with more than N subwords on a side {too_long}"
+    add_number(group, "--max-length", 512, meaning, type=length)
+    meaning = "tokens in a batch, padding included; changes no result"
+    add_number(group, "--batch-tokens", 2048, meaning, type=batch_tokens)
     add_device(group)
 
 
 def add_gold(parser: argparse.ArgumentParser) -> None:
     """The gold alignments to compare with."""
     group = parser.add_argument_group("gold alignments")
-    group.add_argument(
+    add_path(
+        group,
         "--gold",
-        type=Path,
-        metavar="FILE",
-        help="gold links with one line per pair, `i-j` for a sure and `ipj` for a possible link; "
-        "every head is compared with them",
+        "gold links with one line per pair, `i-j` for a sure and `ipj` for a possible link; every "
+        "head is compared with them",
     )
-    group.add_argument(
-        "--gold-possible", type=Path, metavar="FILE", help="more links, all of them possible"
-    )
+    add_path(group, "--gold-possible", "more links, all of them possible")
     group.add_argument(
         "--gold-order",
         choices=("source-target", "target-source"),
@@ -60,12 +56,12 @@ def add_gold(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="the index of the first word of a sentence (default: 0)",
     )
-    group.add_argument(
+    add_number(
+        group,
         "--development",
-        type=positive,
-        metavar="N",
-        help="choose heads on the first N pairs and report error rates on the others (default: "
-        "choose and report on all pairs, which makes the rates of chosen heads too low)",
+        None,
+        "choose heads on the first N pairs and report error rates on the others (default: choose "
+        "and report on all pairs, which makes the rates of chosen heads too low)",
     )
 
 

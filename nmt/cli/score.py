@@ -11,7 +11,7 @@ from typing import Any
 
 from nmt import evaluation
 from nmt.cli import console
-from nmt.cli.arguments import positive
+from nmt.cli.arguments import add_number, add_path, new_parser
 from nmt.data.text import read_text
 from nmt.errors import DataError
 from nmt.evaluation import Comparison
@@ -39,37 +39,32 @@ output and warnings to standard error. The exit code is 2 if the input cannot be
 
 def build_parser() -> console.Parser:
     """The arguments of nmt-score."""
-    parser = console.Parser(
-        prog="nmt-score",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("nmt-score", DESCRIPTION, EPILOG)
     _add_input(parser)
     _add_metrics(parser)
     _add_comparison(parser)
-    _add_output(parser)
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--width",
+        type=int,
+        choices=range(13),
+        default=2,
+        metavar="DIGITS",
+        help="digits after the point in the table, 0 to 12 (default: 2)",
+    )
+    group.add_argument(
+        "--json", action="store_true", help="write one JSON object instead of a table"
+    )
     return parser
 
 
 def _add_input(parser: console.Parser) -> None:
     group = parser.add_argument_group("input")
-    group.add_argument(
-        "--hypothesis",
-        nargs="+",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help="translations; several files are several systems, shown side by side",
-    )
+    meaning = "translations; several files are several systems, shown side by side"
+    add_path(group, "--hypothesis", meaning, nargs="+", required=True)
     references = group.add_mutually_exclusive_group(required=True)
-    references.add_argument(
-        "--reference",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="reference translations; several files are several references per line",
-    )
+    meaning = "reference translations; several files are several references per line"
+    add_path(references, "--reference", meaning, nargs="+")
     references.add_argument(
         "--test-set",
         metavar="NAME",
@@ -97,22 +92,17 @@ def _add_metrics(parser: console.Parser) -> None:
         help="SacreBLEU metrics (default: bleu chrf ter); --metrics without a name means none",
     )
     group.add_argument(
-        "--tokenized-bleu",
-        action="store_true",
-        help="add BLEU as multi-bleu.perl computes it, on the text as it is tokenised; not "
-        "comparable with SacreBLEU's BLEU",
-    )
-    group.add_argument(
         "--tokenize",
         choices=evaluation.TOKENIZERS,
         help="SacreBLEU's tokenizer for BLEU (default: 13a, or zh when the target language is zh)",
     )
-    group.add_argument(
-        "--lowercase",
-        action="store_true",
-        help="ignore case in BLEU and chrF, as TER always does; tokenized BLEU ignores only that "
-        "of A to Z, as multi-bleu.perl -lc does",
-    )
+    for flag, meaning in (
+        ("--tokenized-bleu", "add BLEU as multi-bleu.perl computes it, on the text as it is "
+         "tokenised; not comparable with SacreBLEU's BLEU"),
+        ("--lowercase", "ignore case in BLEU and chrF, as TER always does; tokenized BLEU ignores "
+         "only that of A to Z, as multi-bleu.perl -lc does"),
+    ):  # fmt: skip
+        group.add_argument(flag, action="store_true", help=meaning)
 
 
 def _add_comparison(parser: console.Parser) -> None:
@@ -125,39 +115,14 @@ def _add_comparison(parser: console.Parser) -> None:
         help="test each system against the first one with paired bootstrap resampling (bs, the "
         "default) or approximate randomisation (ar)",
     )
-    group.add_argument(
-        "--samples",
-        type=positive,
-        metavar="N",
-        help="number of bootstrap samples or randomisation trials (default: bs 1000, ar 10000)",
-    )
-    group.add_argument(
-        "--seed",
-        type=positive,
-        default=evaluation.DEFAULT_SEED,
-        metavar="N",
-        help="seed of the paired test, at least 1 (default: %(default)s, as in SacreBLEU)",
-    )
+    meaning = "number of bootstrap samples or randomisation trials (default: bs 1000, ar 10000)"
+    add_number(group, "--samples", None, meaning)
+    add_number(group, "--seed", evaluation.DEFAULT_SEED, "seed of the paired test, at least 1")
     group.add_argument(
         "--over-seeds",
         action="store_true",
         help="the hypotheses are runs of one system with different seeds: add their mean and "
         "sample standard deviation",
-    )
-
-
-def _add_output(parser: console.Parser) -> None:
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--width",
-        type=int,
-        choices=range(13),
-        default=2,
-        metavar="DIGITS",
-        help="digits after the point in the table, 0 to 12 (default: %(default)s)",
-    )
-    group.add_argument(
-        "--json", action="store_true", help="write one JSON object instead of a table"
     )
 
 

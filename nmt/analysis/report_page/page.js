@@ -1,5 +1,5 @@
 
-// What is chosen, and what the user does: pointer, keys and the address of the page.
+// The state of the page, and its events: pointer, keys and the address.
 
 const state = {
   view: "look", sentence: 0, unit: "words", step: "predicted", two: data.models.length > 1,

@@ -1,5 +1,5 @@
 
-// A panel: one head on one sentence, as words, as a heat map and among its neighbours.
+// A panel: one head on one sentence as text and heat map, and the other heads of its layer.
 
 class Panel {
   constructor(place) {
@@ -91,7 +91,7 @@ class Panel {
       button.classList.toggle("null", map.nulls[row]);
       return button;
     })));
-    // Set anew, for Chromium does not look again at words that are replaced.
+    // Set again, because Chromium ignores words that were replaced.
     for (const line of this.element.querySelectorAll(".words")) {
       line.removeAttribute("dir");
       line.dir = "auto";
@@ -171,7 +171,7 @@ class Panel {
     this.find(".thumbs").replaceChildren(...buttons);
   }
 
-  // The row that is pointed at, here or (if rows are the same words) in the other panel.
+  // The row under the pointer, in this panel or, if rows are the same words, in the other one.
   pointed() {
     if (state.row === null || !this.map || state.row.index >= this.map.rows.length) return null;
     const other = state.panels[state.row.place];
@@ -207,7 +207,7 @@ class Panel {
     if (row === null) {
       const nulls = this.map.nulls.filter(Boolean).length;
       const note = nulls ? `; ${nulls} of ${this.map.rows.length} attend to nothing` : "";
-      readout.textContent = `Point at a word of the second line, or at a row, to see what it attends to${note}.`;
+      readout.textContent = `Point at a word of the second line or at a row to see what it attends to${note}.`;
       return;
     }
     readout.replaceChildren(make("bdi", this.map.rows[row].text), " → ");
@@ -222,7 +222,7 @@ class Panel {
   }
 }
 
-// Blanks between words, so that lines break and copied text reads well.
+// Spaces between words, so that lines can break and copied text is readable.
 function spaced(elements) {
   return elements.flatMap((element, index) => (index ? [" ", element] : [element]));
 }

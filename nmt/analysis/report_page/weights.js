@@ -1,12 +1,12 @@
 "use strict";
-// What the page is made of: data, small tools, weights and colours. The scripts of this folder are
-// put together in the order weights.js, panel.js, heads.js, page.js.
-// Everything is in the element #data, nothing is ever loaded. Text of the user's enters the page as
-// textContent only.
+// Data, weights, colours and small functions. The scripts of this folder are concatenated in the
+// order weights.js, panel.js, heads.js, page.js.
+// All data is in the element #data; nothing is ever loaded. Text of the user becomes textContent
+// only.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const TYPES = ["encoder_self", "decoder_self", "cross"];
-const LEVELS = 127; // sizes of weights; level n stands for (n / LEVELS)^2 of the head's largest
+const LEVELS = 127; // level n stands for (n / LEVELS)^2 of the largest weight of the head
 const START = "⟨start⟩";
 const END = "⟨end⟩";
 
@@ -68,10 +68,10 @@ function shape(model, sentence, type) {
   };
 }
 
-// The weights [queries x keys] of one head; the head after the last is the mean of all of them.
+// The weights [queries x keys] of one head; the head after the last one is the mean of all heads.
 function headWeights(buffer, choice, sentence) {
   const { layers, heads } = data.models[choice.model];
-  let place = 0; // of the head among the scales
+  let place = 0; // index of the head among the scales
   let offset = 4 * heads * TYPES.reduce((sum, type) => sum + layers[type], 0);
   for (const type of TYPES) {
     const { queries, keys } = shape(choice.model, sentence, type);
@@ -95,9 +95,9 @@ function headWeights(buffer, choice, sentence) {
   throw new Error(`no attention ${choice.type}`);
 }
 
-// What stands for a row or column: a text and the positions that belong to it.
+// The text of each row or column, and the positions that belong to it.
 function units(side, before, unit) {
-  const shift = before ? 1 : 0; // inputs begin with the start token, outputs close with the end
+  const shift = before ? 1 : 0; // inputs begin with the start token, outputs end with the end token
   const special = before
     ? { text: START, special: true, positions: [0] }
     : { text: END, special: true, positions: [side.pieces.length] };
@@ -121,7 +121,7 @@ function heatMap(buffer, choice, sentence) {
     ? units(target, true, state.unit) : units(source, false, state.unit);
   const cells = rows.map((row) => columns.map((column) => {
     if (choice.type === "decoder_self" && Math.min(...column.positions) > Math.max(...row.positions)) {
-      return null; // in the future of the row
+      return null; // masked: in the future of the row
     }
     let sum = 0;
     for (const query of row.positions) {
@@ -130,7 +130,7 @@ function heatMap(buffer, choice, sentence) {
     return sum / Math.max(row.positions.length, 1);
   }));
   const nulls = cells.map((row) => row.every((weight) => !weight));
-  // Shades of weights that sum to 1 are absolute, those of others relative to the head's largest.
+  // Shades are absolute for weights that sum to 1, and relative to the largest weight otherwise.
   const largest = data.models[choice.model].nullable[choice.type]
     ? cells.flat().reduce((most, weight) => Math.max(most, Math.abs(weight)), 1e-9) : 1;
   return { rows, columns, cells, nulls, largest };
