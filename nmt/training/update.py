@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 SCALE_GROWTH_INTERVAL = 2000
+DIGEST_FACTOR = 0x9E3779B97F4A7C15  # odd, with bits all over: those of the golden ratio
 
 
 @dataclass(frozen=True)
@@ -192,8 +193,9 @@ class Updater:
             parameter.detach().reshape(-1).view(torch.int32).sum(dtype=torch.int64)
             for parameter in self.loss.parameters()
         ]
-        places = torch.arange(1, 2 * len(sums), 2, device=self.device)
-        return int((torch.stack(sums) * places).sum())
+        factors = (pow(DIGEST_FACTOR, place, 1 << 64) for place in range(1, len(sums) + 1))
+        values = zip(torch.stack(sums).tolist(), factors, strict=True)
+        return sum(value * factor for value, factor in values) % (1 << 64)
 
     def row(self, update: Update, sums: Tensor, norm: Tensor, bad: Tensor) -> Tensor:
         """What this update adds to the sums of the log."""
