@@ -2,17 +2,22 @@
 
 import json
 import os
+import re
+import signal
 import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from nmt.config.config import TrainConfig
 from nmt.errors import ConfigError, UserError
@@ -85,7 +90,7 @@ def lost_processes() -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
-        reason = str(error).strip().split("\n", maxsplit=1)[0]
+        reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip().split("\n", maxsplit=1)[0])
         raise ProcessLostError(
             f"another process of this run has ended or does not answer ({reason}); run again to go "
             "on from the last checkpoint"
@@ -105,17 +110,36 @@ def processes(config: TrainConfig) -> Iterator[Processes]:
         return
     timeout = timedelta(seconds=config.distributed_timeout)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timeout)
-    control = dist.new_group(backend="gloo", timeout=timeout)
+    with lost_processes():
+        store, _, _ = next(rendezvous("env://", timeout=timeout))
+        dist.init_process_group(
+            backend, store=of_this_attempt(store), rank=rank, world_size=size, timeout=timeout
+        )
+        control = dist.new_group(backend="gloo", timeout=timeout)
     team = Processes(rank, size, device, control)
     over = threading.Event()
-    watched = (neighbours(team), over)
-    threading.Thread(target=leave_with_the_others, args=watched, daemon=True).start()
+    others = neighbours(team)
+    threading.Thread(target=leave_with_the_others, args=(others, over), daemon=True).start()
     try:
         yield team
         over.set()
+    except ProcessLostError:
+        for pid in filter(is_stopped, others):  # torchrun would wait for them for half a minute
+            os.kill(pid, signal.SIGKILL)
+        raise
     finally:
         dist.destroy_process_group()
+
+
+def of_this_attempt(store: Store) -> Store:
+    """The part of torchrun's store that is new after each restart.
+
+    `torchrun --max-restarts` keeps its store, and with it the addresses of processes that are
+    dead: the new ones would try to reach them. Several machines do not count restarts alike.
+    """
+    if os.environ.get("GROUP_WORLD_SIZE") != "1":
+        return store
+    return PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def neighbours(team: Processes) -> list[int]:
@@ -134,6 +158,15 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is there but was stopped, by SIGSTOP for example."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "T"
 
 
 def leave_with_the_others(pids: Sequence[int], over: threading.Event) -> None:

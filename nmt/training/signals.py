@@ -55,6 +55,8 @@ class StopRequest:
         """The handler. A file that is being written keeps its temporary name if we leave now."""
         if self.signal and number == signal.SIGINT:
             os._exit(EXIT_CODES[signal.SIGINT])
-        self.signal = self.signal or number
+        if self.signal:
+            return
+        self.signal = number
         if not self.deferred:
             raise StopSignal(number)

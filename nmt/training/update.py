@@ -193,9 +193,10 @@ class Updater:
             parameter.detach().reshape(-1).view(torch.int32).sum(dtype=torch.int64)
             for parameter in self.loss.parameters()
         ]
-        factors = (pow(DIGEST_FACTOR, place, 1 << 64) for place in range(1, len(sums) + 1))
-        values = zip(torch.stack(sums).tolist(), factors, strict=True)
-        return sum(value * factor for value, factor in values) % (1 << 64)
+        digest = 0
+        for value in torch.stack(sums).tolist():
+            digest = (digest * DIGEST_FACTOR + int(value)) % (1 << 64)
+        return digest
 
     def row(self, update: Update, sums: Tensor, norm: Tensor, bad: Tensor) -> Tensor:
         """What this update adds to the sums of the log."""

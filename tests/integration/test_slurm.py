@@ -96,6 +96,31 @@ def test_a_job_whose_time_is_up_saves_is_queued_again_and_finishes(
     assert requeued.read_text().count("requeue") == 1  # a run that is done is not queued again
 
 
+def test_a_job_whose_time_is_up_before_it_has_begun_is_queued_again(
+    tmp_path: Path, cluster: dict[str, str]
+) -> None:
+    """While its processes are started and import torch; there is nothing to save."""
+    job = start(write_run(tmp_path), cluster)
+    try:
+        while not workers_of(cluster["SLURM_JOB_ID"]):
+            assert job.poll() is None
+            time.sleep(0.01)
+        job.send_signal(signal.SIGUSR1)
+        _, errors = job.communicate(timeout=120)
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+    assert job.returncode == 0, errors
+    assert "Traceback" not in errors
+    assert Path(cluster["STUB_LOG"]).read_text() == f"requeue {cluster['SLURM_JOB_ID']}\n"
+
+
+def workers_of(job: str) -> list[str]:
+    launcher = subprocess.run(["pgrep", "-f", f"rdzv-id={job} "], capture_output=True, text=True)
+    command = ["pgrep", "-P", launcher.stdout.replace("\n", ",") + "0"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.split()
+
+
 def test_a_job_that_fails_is_not_queued_again(tmp_path: Path, cluster: dict[str, str]) -> None:
     job = start(tmp_path / "missing.yaml", cluster)
     _, errors = job.communicate(timeout=120)

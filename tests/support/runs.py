@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import random
 import signal
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,3 +131,38 @@ def outcome(run_dir: Path) -> dict[str, Any]:
             {key: value for key, value in record.items() if key not in TIMES} for record in records
         ],
     }
+
+
+def train_in_children(
+    config: Path, size: int, sabotage: Callable[[int], None] | None = None
+) -> list[int | None]:
+    """Train as torchrun would with `size` processes, forked; their exit codes by rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    workers = [
+        context.Process(target=ranked_child, args=(config, rank, size, port, sabotage))
+        for rank in range(size)
+    ]
+    for worker in workers:
+        worker.start()
+    deadline = time.monotonic() + 240
+    for worker in workers:
+        worker.join(max(deadline - time.monotonic(), 0))
+    hanging = [worker for worker in workers if worker.exitcode is None]
+    for worker in hanging:
+        worker.kill()
+    assert not hanging, "the run hangs"
+    return [worker.exitcode for worker in workers]
+
+
+def ranked_child(
+    config: Path, rank: int, size: int, port: int, sabotage: Callable[[int], None] | None
+) -> None:
+    """The body of one of several processes."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    if sabotage is not None:
+        sabotage(rank)
+    os._exit(train.main(["--config", str(config)]))
