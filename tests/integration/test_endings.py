@@ -1,6 +1,7 @@
 """How a run ends: the exit code and result.json tell the truth, whatever happened last."""
 
 import json
+import random
 import shutil
 import signal
 import subprocess
@@ -140,6 +141,46 @@ def test_best_is_never_written_with_non_finite_weights(
     assert (run_dir / "best").exists() == (number > 1)
     assert_all_finite(run_dir)
     assert read_result(run_dir)["status"] == "diverged"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_hundred_injections_leave_only_finite_tensors(reference: Path, tmp_path: Path) -> None:
+    """Into a random number of weights, moments or the average, at a random update."""
+    generator = random.Random(16)
+    codes: dict[int, int] = {}
+    for attempt in range(100):
+        directory = tmp_path / str(attempt)
+        for name in ("data", "prepared"):
+            shutil.copytree(reference / name, directory / name)
+        path = write_run(directory, tiny_config(directory, ema=0.9 if attempt % 4 == 0 else 0.0))
+        code = train_in_child(path, partial(poison_at_random, generator.randint(0, 2**31)))
+        codes[code] = codes.get(code, 0) + 1
+        assert_all_finite(directory / "run")
+        shutil.rmtree(directory)
+    assert set(codes) <= {0, 6}, codes  # 0: a moment that the next update made finite again
+    assert codes[6] >= 90, codes
+
+
+def poison_at_random(seed: int) -> None:
+    generator = random.Random(seed)
+    due, value = generator.randint(1, 24), generator.choice([float("nan"), float("inf")])
+    original = Updater.step
+    calls = 0
+
+    def step(self: Updater, *arguments: Any) -> None:
+        nonlocal calls
+        original(self, *arguments)
+        calls += 1
+        if calls == due:
+            parameter = generator.choice(list(self.loss.parameters()))
+            tensors = [parameter, *list(self.optimizer.state[parameter].values())[1:]]
+            if self.average is not None:
+                tensors.append(generator.choice(self.average.values))
+            tensor = generator.choice(tensors).data.view(-1)
+            tensor[generator.randrange(len(tensor))] = value
+
+    Updater.step = step  # type: ignore[method-assign]
 
 
 # ---------------------------------------------------------------- signals

@@ -4,13 +4,17 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import die_at_call, outcome, tiny_config, train_in_child, write_run
+from support.runs import die_at_call, newest, outcome, tiny_config, train_in_child, write_run
 
+from nmt.training.result import read_result
 from nmt.training.saving import Saver
 from nmt.training.trainer import Trainer
 from nmt.training.update import Updater
@@ -86,6 +90,47 @@ def test_many_kills_in_one_run(reference: Path, tmp_path: Path) -> None:
     assert outcome(tmp_path / "run") == outcome(reference / "run")
 
 
+def kill_after_every_save(reference: Path, directory: Path, *, kills: int) -> None:
+    """A kill between each save and its pruning; the number of checkpoints never grows."""
+    settings = tiny_config(directory, save_every=1, max_updates=max(kills + 2, 24))
+    config = fresh(reference, directory, settings)
+    checkpoints = directory / "run" / "checkpoints"
+    for done in range(1, kills + 1):
+        # The first call is the one at the start, which makes good what the kill before prevented.
+        assert train_in_child(config, partial(die_at_call, Saver, "prune", 2)) == KILLED
+        assert len(list(checkpoints.iterdir())) == min(done, 4)
+    assert len(list((directory / "run" / "tensorboard").iterdir())) == 1
+    assert train_in_child(config) == 0
+    assert len(list(checkpoints.iterdir())) == 3
+
+
+def test_kills_between_save_and_prune_leave_no_checkpoints_behind(
+    reference: Path, tmp_path: Path
+) -> None:
+    kill_after_every_save(reference, tmp_path / "killed", kills=6)
+    whole = fresh(reference, tmp_path / "whole", tiny_config(tmp_path / "whole", save_every=1))
+    assert train_in_child(whole) == 0
+    assert outcome(tmp_path / "killed" / "run") == outcome(tmp_path / "whole" / "run")
+
+
+def test_a_finished_run_is_pruned_when_it_is_started_again(reference: Path, tmp_path: Path) -> None:
+    """The kill came after the very last save."""
+    config = fresh(reference, tmp_path)
+    assert train_in_child(config, partial(die_at_call, Saver, "prune", 6)) == KILLED
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 4
+    assert train_in_child(config) == 0
+    assert outcome(tmp_path / "run") == outcome(reference / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_fifty_kills_in_one_run(reference: Path, tmp_path: Path) -> None:
+    kill_after_every_save(reference, tmp_path / "killed", kills=50)
+    settings = tiny_config(tmp_path / "whole", save_every=1, max_updates=52)
+    assert train_in_child(fresh(reference, tmp_path / "whole", settings)) == 0
+    assert outcome(tmp_path / "killed" / "run") == outcome(tmp_path / "whole" / "run")
+
+
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
 def test_prefetch_may_change_at_resume(reference: Path, tmp_path: Path, prefetch: int) -> None:
     config = fresh(reference, tmp_path)
@@ -141,3 +186,72 @@ def test_a_hundred_random_kills(reference: Path, tmp_path: Path) -> None:
         assert train_in_child(config) == 0
         assert outcome(directory / "run") == outcome(reference / "run"), (name, count)
         shutil.rmtree(directory)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("before", [0, 1, 2, 4])
+@pytest.mark.parametrize("after", [0, 1, 2, 4])
+def test_any_prefetch_before_and_after_a_kill(
+    reference: Path, tmp_path: Path, before: int, after: int
+) -> None:
+    config = fresh(reference, tmp_path, tiny_config(tmp_path, prefetch=before))
+    assert train_in_child(config, partial(die_at_call, Updater, "step", 13)) == KILLED
+    changed = write_run(tmp_path, tiny_config(tmp_path, prefetch=after))
+    assert train_in_child(changed) == 0
+    assert outcome(tmp_path / "run") == outcome(reference / "run")
+
+
+def signal_at_random_moments(
+    reference: Path, directory: Path, *, count: int, seconds: float
+) -> dict[str, int]:
+    """Signals at random times after the start of real processes; what they were found doing."""
+    generator = random.Random(15)
+    found: dict[str, int] = {}
+    for attempt in range(count):
+        own = directory / str(attempt)
+        config = fresh(reference, own)
+        number, code = generator.choice(
+            [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 0)]
+        )
+        command = [sys.executable, "-m", "nmt.cli.train", "--config", str(config)]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        wait_for_handler(process, signal.SIGUSR1)
+        time.sleep(generator.uniform(0, seconds))
+        begin = time.monotonic()
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert time.monotonic() - begin < 20, errors
+        assert "Traceback" not in errors, errors
+        status = read_result(own / "run").get("status")
+        found[str(status)] = found.get(str(status), 0) + 1
+        if status == "stopped":
+            stopped = f"stopped by a signal at update {read_result(own / 'run')['update']};"
+            assert stopped in errors
+            assert int(newest(own / "run").name[-8:]) == read_result(own / "run")["update"]
+        assert process.returncode == (0 if status == "finished" else code), (status, errors)
+        assert train_in_child(config) == 0
+        assert outcome(own / "run") == outcome(reference / "run")
+        shutil.rmtree(own)
+    return found
+
+
+def wait_for_handler(process: subprocess.Popen[str], number: int) -> None:
+    """Wait until a process has a handler for a signal, which takes a fraction of a second."""
+    caught = 0
+    while not caught >> (number - 1) & 1:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = int(status.split("SigCgt:")[1].split()[0], 16)
+        time.sleep(0.002)
+
+
+def test_signals_at_random_moments(reference: Path, tmp_path: Path) -> None:
+    signal_at_random_moments(reference, tmp_path, count=2, seconds=6.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_fifty_signals_at_random_moments(reference: Path, tmp_path: Path) -> None:
+    found = signal_at_random_moments(reference, tmp_path, count=50, seconds=8.0)
+    print(found)  # None: before the loop
+    assert found["stopped"] >= 5
