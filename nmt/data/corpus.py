@@ -148,8 +148,7 @@ class EncodedCorpus:
                 raise IntegrityError(self._wrong(side, "ids beyond the vocabulary"))
 
     def _wrong(self, side: Side, what: str) -> str:
-        path = self._sealed.path
-        return f"{path}: the {side} side has {what}; delete {path} and run nmt-prepare again"
+        return f"{self._sealed.path}: the {side} side has {what}"
 
     def __len__(self) -> int:
         return len(self._offsets["source"]) - 1

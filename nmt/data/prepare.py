@@ -31,6 +31,7 @@ from nmt.data.encoding import (
     count_both_sides,
     encode_pairs,
 )
+from nmt.data.prepared_directory import read_about
 from nmt.data.text import Pair, ReadStatistics, read_pairs
 from nmt.errors import DataError, IntegrityError, StorageError
 from nmt.progress import progress_bar
@@ -66,10 +67,11 @@ class Prepared:
         total = sum(entry.size for entry in self.sealed.entries.values())
         if total > BYTES_IN_SILENCE:
             logger.info("verifying %s: %.1f GB", self.directory, total / 1e9)
-        with progress_bar(total=total, unit="B", description="verifying data") as bar:
+        bar = progress_bar(total=total, unit="B", description="verifying data")
+        with bar, prepared_directory.advised(self.directory):
             self.sealed.verify(advance=bar.update)
-        for corpus in (self.train, self.validation):
-            corpus.check_content()
+            for corpus in (self.train, self.validation):
+                corpus.check_content()
 
     @property
     def validation_source(self) -> Path:
@@ -119,18 +121,19 @@ def open_prepared(directory: Path) -> Prepared:
 
     IntegrityError names a file that is not whole.
     """
-    if prepared_directory.read_about(directory).about.get("format") != PREPARED_DATA:
+    if read_about(directory).about.get("format") != PREPARED_DATA:
         raise DataError(f"{directory}: prepared by another version; run nmt-prepare again")
-    sealed = SealedDirectory(directory, exact=False)
-    sealed.verify([name for name in sealed.entries if not name.startswith(CORPUS_FILES)])
-    return Prepared(
-        directory=directory,
-        codec=Codec.load(directory),
-        train=EncodedCorpus(sealed, "train"),
-        validation=EncodedCorpus(sealed, "validation"),
-        fingerprint=prepared_directory.fingerprint(sealed.entries),
-        sealed=sealed,
-    )
+    with prepared_directory.advised(directory):
+        sealed = SealedDirectory(directory, exact=False)
+        sealed.verify([name for name in sealed.entries if not name.startswith(CORPUS_FILES)])
+        return Prepared(
+            directory=directory,
+            codec=Codec.load(directory),
+            train=EncodedCorpus(sealed, "train"),
+            validation=EncodedCorpus(sealed, "validation"),
+            fingerprint=prepared_directory.fingerprint(sealed.entries),
+            sealed=sealed,
+        )
 
 
 def settings_that_matter(config: Config) -> dict[str, Any]:
@@ -179,7 +182,7 @@ def out_of_date(
     """
     if not (directory / MANIFEST).exists():
         return "no data has been prepared"
-    manifest = prepared_directory.read_about(directory)
+    manifest = read_about(directory)
     if manifest.about.get("format") != PREPARED_DATA:
         return "it was prepared by another version"
     if changes := prepared_directory.changed_settings(manifest.about.get("settings", {}), settings):

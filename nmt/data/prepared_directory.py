@@ -4,8 +4,9 @@ It is a sealed directory: its manifest has the SHA-256 of each file, and says fr
 with which settings they were made. Beside DIR lies DIR.lock.
 """
 
+import contextlib
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +28,24 @@ def read_about(directory: Path) -> Manifest:
         raise DataError(
             f"{directory}: expected prepared data, found no {MANIFEST}; run nmt-prepare"
         )
-    try:
+    with advised(directory):
         manifest = read_manifest(directory)
-    except IntegrityError as error:
-        raise IntegrityError(f"{error}; {advice(directory)}") from error
+        # Manifests of earlier versions have no digest of themselves, but one of all hashes.
+        expected = fingerprint(manifest.files)
+        if manifest.about.get("fingerprint", expected) != expected:
+            raise IntegrityError(f"{directory / MANIFEST}: damaged")
     if not isinstance(manifest.about.get("corpora"), dict):
         raise DataError(f"{directory / MANIFEST}: expected the description of prepared data")
-    # Manifests of earlier versions have no digest of themselves, but one of all hashes.
-    expected = fingerprint(manifest.files)
-    if manifest.about.get("fingerprint", expected) != expected:
-        raise IntegrityError(f"{directory / MANIFEST}: damaged; {advice(directory)}")
     return manifest
 
 
-def advice(directory: Path) -> str:
-    """How damaged data is made good."""
-    return f"delete {directory} and run nmt-prepare again"
+@contextlib.contextmanager
+def advised(directory: Path) -> Iterator[None]:
+    """Add to the message about damaged data how it is made good."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise IntegrityError(f"{error}; delete {directory} and run nmt-prepare again") from error
 
 
 def fingerprint(files: Mapping[str, FileEntry]) -> str:

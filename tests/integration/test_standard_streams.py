@@ -20,7 +20,7 @@ from nmt.data.text import LineWriter
 from nmt.decoding.streaming import open_lines
 
 def echo(arguments):
-    lines, _ = open_lines(None)
+    lines = open_lines(None).lines
     with LineWriter(arguments.output) as writer:
         for line in lines:
             writer.write(line)
