@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TextIO
 
 from nmt.errors import MemoryLimitError, StorageError, UserError, is_out_of_memory
+from nmt.ops.environment import requested_backend
 
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EBADF}
 
@@ -95,6 +96,7 @@ def guarded(parser: argparse.ArgumentParser, command: Command, argv: Sequence[st
         except SystemExit:
             sys.stdout.flush()  # --help and --version
             raise
+        requested_backend()  # a mistake in the environment is found before anything is done
         code = command(arguments) or 0
         sys.stdout.flush()
         return code

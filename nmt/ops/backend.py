@@ -9,13 +9,16 @@ Custom operators of `torch.library` were measured in place of this table (one th
 the backward pass. An implementation for GPUs can still be such an operator: `run` calls it.
 """
 
+import importlib
 import logging
+import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 
+import nmt.ops
 from nmt.errors import UserError
 from nmt.ops.environment import AUTO, force_backend, requested_backend
 
@@ -163,7 +166,12 @@ class Operation(Generic[Arguments, Result]):
 
 
 def verdicts(device: torch.device) -> list[Verdict]:
-    """The whole table for an ordinary call on a device: what runs, and why the others do not."""
+    """The whole table for an ordinary call on a device: what runs, and why the others do not.
+
+    Operations outside this package, such as decoding, are in it once they have been imported.
+    """
+    for module in pkgutil.iter_modules(nmt.ops.__path__, "nmt.ops."):
+        importlib.import_module(module.name)
     found: list[Verdict] = []
     for operation in TABLE.values():
         args, kwargs = operation.example(device)
