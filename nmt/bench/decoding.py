@@ -14,7 +14,6 @@ from nmt.bench.result import Result, Speed, speed_fields
 from nmt.bench.synthetic import Shapes, synthetic_codec, synthetic_config
 from nmt.bench.timing import Spread, Times, measure_rounds
 from nmt.bench.work import translation_operations
-from nmt.checkpoint.model_directory import NoInitialisation
 from nmt.config.limits import MAX_BATCH_TOKENS
 from nmt.config.search_options import SearchOptions
 from nmt.data.codec import Codec
@@ -84,7 +83,7 @@ class DecodingModel:
     def parameters(self) -> int:
         """Parameters of the model as it was trained: packed layers have none."""
         codec = self.member.codec
-        with NoInitialisation():
+        with torch.device("meta"):
             return count(
                 Transformer(
                     self.member.model.config,

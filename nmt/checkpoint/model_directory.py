@@ -4,14 +4,12 @@ import functools
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config, ModelConfig
@@ -22,7 +20,14 @@ from nmt.model.transformer import Transformer
 from nmt.storage.directories import Writer, bytes_writer, settled
 from nmt.storage.files import storage_errors
 from nmt.storage.manifest import MANIFEST, SealedDirectory
-from nmt.storage.tensors import read_into, tensors_writer
+from nmt.storage.tensors import (
+    TensorFile,
+    TensorSpec,
+    check_specs,
+    open_tensors,
+    read_into,
+    tensors_writer,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -75,22 +80,42 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def read_model(path: Path, *, verify: bool) -> LoadedModel:
-    """The model of a directory, built without drawing the random numbers of a new one."""
+    """The model of a directory, which takes memory only when its weights are what it expects."""
     directory = SealedDirectory(path)
     if verify:
         directory.verify([name for name in directory.entries if not name.endswith(TENSORS)])
     config = read_config(directory)
     codec = Codec.load(path)
-    with directory.open(MODEL, verify=verify) as weights:
-        check_plausible(config.model, size=directory.entries[MODEL].size, path=path)
-        with NoInitialisation():
-            model = Transformer(
-                config.model,
-                source_vocabulary_size=len(codec.source.vocabulary),
-                target_vocabulary_size=len(codec.target.vocabulary),
-            )
-        read_into(weights, model.state_dict())
+    with directory.open(MODEL, verify=verify) as weights, open_tensors(weights) as file:
+        model = shape_model(config.model, codec, file)
+        model.allocate()
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                tensor.copy_(file.tensor(name))
     return LoadedModel(config, codec, model.eval(), path)
+
+
+def shape_model(config: ModelConfig, codec: Codec, file: TensorFile) -> Transformer:
+    """The model without memory for its weights, after their names and shapes were compared.
+
+    The layers are counted first: a file of a few bytes must not cause a thousand layers to be made.
+    """
+    for part, expected in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        layers = {name.split(".")[1] for name in file.specs if name.startswith(f"{part}.")}
+        if len(layers) != expected:
+            raise ModelMismatchError(
+                f"{file.name}: does not fit the model: {len(layers)} layers in the {part}, "
+                f"but {CONFIG} says {expected}"
+            )
+    with torch.device("meta"):
+        model = Transformer(
+            config,
+            source_vocabulary_size=len(codec.source.vocabulary),
+            target_vocabulary_size=len(codec.target.vocabulary),
+        )
+    expected_specs = {name: TensorSpec.of(tensor) for name, tensor in model.state_dict().items()}
+    check_specs(file.specs, expected_specs, file.name)
+    return model
 
 
 def read_config(directory: SealedDirectory) -> Config:
@@ -101,34 +126,6 @@ def read_config(directory: SealedDirectory) -> Config:
     except UnicodeDecodeError as error:
         raise IntegrityError(f"{path}: not UTF-8") from error
     return parse_config(text, name=str(path), directory=directory.path)
-
-
-def check_plausible(config: ModelConfig, *, size: int, path: Path) -> None:
-    """Refuse a configuration of a model far larger than its file, before memory is taken for it."""
-    layers = config.encoder_layers + config.decoder_layers
-    least = 2 * layers * config.dim * (config.dim + config.feed_forward_dim)  # two bytes a number
-    if least > size:
-        raise ModelMismatchError(
-            f"{path / CONFIG}: describes a model larger than {MODEL}, which holds {size} bytes"
-        )
-
-
-class NoInitialisation(TorchFunctionMode):
-    """A context in which tensors are not filled with random numbers: the file will fill them."""
-
-    FILLS = frozenset({"normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_"})
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        arguments: tuple[Any, ...] = (),
-        keywords: dict[str, Any] | None = None,
-    ) -> Any:
-        keywords = keywords or {}
-        if getattr(function, "__name__", None) in self.FILLS:
-            return arguments[0] if arguments else keywords["tensor"]
-        return function(*arguments, **keywords)
 
 
 def model_files(

@@ -1,6 +1,7 @@
 """From raw text to numbers and back: tokenizer, subwords and vocabulary of both sides."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from nmt.config.config import DataConfig
 
 FORMAT = 1
+LANGUAGE = re.compile(r"[A-Za-z]+(?:[-_][A-Za-z0-9]+)*")  # a code such as en or pt-BR
 CACHED_WORDS = 200_000  # a side and process, about 50 MB
 CACHED_WORD_LENGTH = 100
 LOOK_AHEAD = 8  # characters of the raw line that a tokenizer may drop at a time
@@ -370,6 +372,7 @@ def _read_description(path: Path) -> dict[str, Any]:
     whole = whole and all(
         isinstance(description.get(side), dict)
         and all(isinstance(description[side].get(key), kind) for key, kind in sides.items())
+        and LANGUAGE.fullmatch(description[side]["language"])
         for side in ("source", "target")
     )
     if not whole or description["format"] != FORMAT or description["subword"] not in _SUFFIXES:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from nmt.config.limits import MAX_PIECES
 from nmt.data.text import LineWriter, read_text
 from nmt.errors import DataError
 from nmt.progress import progress_bar
@@ -257,17 +258,22 @@ class SentencePiece:
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             loaded = bool(model) and self._processor.LoadFromSerializedProto(model)
-        except RuntimeError:
+        except (RuntimeError, UnicodeDecodeError):
             loaded = False
         if not loaded:
             raise DataError(f"{name}: no sentencepiece model, or a damaged one")
+        if len(self._processor) > MAX_PIECES:
+            raise DataError(f"{name}: expected at most {MAX_PIECES} pieces")
         self._byte_of = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
         # All that can come out of a text: everything but <unk>.
-        self.pieces = [
-            self._processor.id_to_piece(number)
-            for number in range(len(self._processor))
-            if not self._processor.is_unknown(number) and not self._processor.is_control(number)
-        ]
+        try:
+            self.pieces = [
+                self._processor.id_to_piece(number)
+                for number in range(len(self._processor))
+                if not self._processor.is_unknown(number) and not self._processor.is_control(number)
+            ]
+        except UnicodeDecodeError:
+            raise DataError(f"{name}: a piece is not UTF-8; the model is damaged") from None
 
     def split(self, word: str) -> list[str]:
         """The pieces of a word."""

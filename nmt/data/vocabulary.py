@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
+from nmt.config.limits import MAX_PIECES
 from nmt.data.text import LineWriter, read_text
 from nmt.errors import DataError
 
@@ -76,6 +77,8 @@ class Vocabulary:
         head, _, length = next(lines, "").partition("\t")
         if head != HEADER or not NUMBER.fullmatch(length):
             raise DataError(f"{path}:1: expected `{HEADER}<tab>number of pieces`: no vocabulary")
+        if int(length) > MAX_PIECES:
+            raise DataError(f"{path}:1: expected at most {MAX_PIECES} pieces, got {length}")
         counts: dict[str, int] = {}
         for number, line in enumerate(lines, start=2):
             escaped, tab, count = line.partition("\t")
@@ -88,6 +91,8 @@ class Vocabulary:
             if piece in counts:
                 raise DataError(f"{path}:{number}: the piece {piece!r} is there twice")
             counts[piece] = int(count)
+            if len(counts) > int(length):
+                break
         if len(counts) != int(length):
             raise DataError(f"{path}: expected {length} pieces, got {len(counts)}")
         return cls(counts)

@@ -4,10 +4,10 @@ The weights are observed while the model reads the finished output once more. Sh
 layers, H heads, T target positions, S source positions, both with the end token last.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from nmt.decoding.ensemble import Ids, Member, decoder_input, pad
-from nmt.errors import UserError
+from nmt.errors import DataError, UserError
 from nmt.model.observe import Site, observe_attention
+from nmt.storage.manifest import open_regular, parse_json, read_small
 
 Links = tuple[tuple[int, int], ...]  # (source word, target word), counted from 0
 Weights = npt.NDArray[np.floating]
@@ -40,15 +41,23 @@ class AlignmentHead:
 
 
 def recommended_head(directory: Path) -> AlignmentHead:
-    """What `alignment_head` (layer, head, shifted) in a model's state.json says, or the default."""
-    try:
-        state = json.loads((directory / "state.json").read_bytes())
-    except (FileNotFoundError, ValueError):
+    """What `alignment_head` in a model's state.json says, or the default if it says nothing."""
+    path = directory / "state.json"
+    if not path.exists():
         return AlignmentHead()
-    found = state.get("alignment_head") if isinstance(state, dict) else None
-    if not isinstance(found, dict):
+    with open_regular(path) as file:
+        found = parse_json(read_small(path, file), str(path)).get("alignment_head")
+    if found is None:
         return AlignmentHead()
-    return AlignmentHead(found.get("layer"), found.get("head"), bool(found.get("shifted", True)))
+    if isinstance(found, dict) and set(found) <= {"layer", "head", "shifted"}:
+        chosen = AlignmentHead(**found)
+        numbers = (chosen.layer, chosen.head)
+        if type(chosen.shifted) is bool and {type(item) for item in numbers} <= {int, NoneType}:
+            return chosen
+    raise DataError(
+        f"{path}: alignment_head: expected numbers or null as layer and head, and true or false "
+        "as shifted; give --layer and --head"
+    )
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ class Attention:
 
 
 def check_head(member: Member, choice: AlignmentHead) -> None:
-    """Complain of a layer or head that the model does not have."""
+    """Raise for a layer or head that the model does not have."""
     config = member.model.config
     for name, number, count in (
         ("layer", choice.layer, config.decoder_layers),

@@ -32,7 +32,13 @@ class PositionalInput(nn.Module):
         self.dim = dim
         self.scale = math.sqrt(dim)
         self.dropout = Dropout(dropout)
-        self.register_buffer("table", sinusoids(torch.arange(512), dim), persistent=False)
+        self.register_buffer("table", torch.empty(0, dim), persistent=False)
+        self.reset_table()
+
+    def reset_table(self) -> None:
+        """Compute the first positions, unless the model is only a shape so far."""
+        if not self.table.is_meta:
+            self.table = sinusoids(torch.arange(512, device=self.table.device), self.dim)
 
     def forward(self, tokens: Tensor, embedding: Tensor, *, first: int = 0) -> Tensor:
         """[B, T, D] for tokens [B, T] at positions first, first + 1, ...; embedding is [V, D]."""

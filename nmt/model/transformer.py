@@ -76,6 +76,8 @@ class Transformer(nn.Module):
         A fused projection is drawn block by block, as the separate matrices it stands for. What
         belongs to an attention kind (gains, gates, alphas, thresholds) draws itself.
         """
+        if self.target_embedding.is_meta:
+            return
         dim = self.config.dim
         for table in (self.target_embedding, self.own_source_embedding, self.own_output_weight):
             if table is not None:
@@ -92,6 +94,12 @@ class Transformer(nn.Module):
             )
             for block in fused.weight.detach().view(-1, dim, dim):
                 nn.init.xavier_uniform_(block)
+
+    def allocate(self) -> None:
+        """Give a model that was made on the meta device memory on the CPU, its weights not set."""
+        self.to_empty(device="cpu")
+        for positions in (self.source_input, self.target_input):
+            positions.reset_table()
 
     @property
     def source_embedding(self) -> Tensor:

@@ -199,6 +199,39 @@ FILES: dict[str, Callable[[Path], None]] = {
     "config of a giant": config_case("dim: 16", "dim: 100000000"),
     "config of a tower": config_case("encoder_layers: 1", "encoder_layers: 1000000000"),
     "config with many heads": config_case("heads: 2", "heads: 1000000000"),
+    "config of 83,332 thin layers": config_case("encoder_layers: 1", "encoder_layers: 83332"),
+    "config of as many layers as allowed": config_case("encoder_layers: 1", "encoder_layers: 1000"),
+    "config of the widest inner layer": config_case("_dim: 32", "_dim: 1048576"),
+    "config with endless outputs": config_case("length_extra: 50", "length_extra: 1000000000"),
+    "config with long sources": config_case("max_length: 256", "max_length: 100000000"),
+    "config with a huge ratio": config_case("length_ratio: 2.0", "length_ratio: 1e300"),
+    "config with a huge power": config_case("length_penalty: 0.6", "length_penalty: 1e300"),
+    "config with a huge beam": config_case("decode:\n  beam: 4", "decode:\n  beam: 1000000"),
+    "config with a huge gain": config_case(
+        "attention: softmax", "attention: {kind: rela-g, gain_init: 1e300}"
+    ),
+    "config with a huge threshold": config_case(
+        "attention: softmax", "attention: {kind: rela-g, threshold: -1e300}"
+    ),
+    "config with a huge k": config_case(
+        "attention: softmax", "attention: {kind: topk, k: 99999999}"
+    ),
+    "language is a path": file_case(
+        "codec.json",
+        json.dumps(
+            {
+                "format": 1,
+                "source": {"tokenizer": "moses", "language": "../../../etc/passwd"},
+                "target": {"tokenizer": "none", "language": "de"},
+                "subword": "none",
+                "joint": False,
+                "shared_vocabulary": False,
+            }
+        ).encode(),
+    ),
+    "vocabulary of a billion": file_case(
+        "source.vocabulary", b"nmt-vocabulary 1\t1000000000\n" + b"a\t1\n"
+    ),
     "config is not text": file_case("config.yaml", b"\xff\x00"),
     "config is long": file_case("config.yaml", b"#" * (20 << 20)),
 }

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,7 @@ def test_reading_while_best_is_replaced(tmp_path: Path) -> None:
         while not stop.is_set():
             count += 1
             store.put("best", files[count % 2])
+            time.sleep(0.05)  # a reader is left the time to read, but not to choose when
 
     writer = threading.Thread(target=replace)
     writer.start()

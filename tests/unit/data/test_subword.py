@@ -211,6 +211,19 @@ def test_truncated_sentencepiece_files_are_errors(tmp_path: Path, counts: Counte
             SentencePiece.load(tmp_path / "model")
 
 
+def test_a_sentencepiece_piece_that_is_not_utf8_is_an_error(
+    tmp_path: Path, counts: Counter[str]
+) -> None:
+    learned = learn_sentencepiece(counts, vocabulary_size=400, model="bpe")
+    longest = max((piece for piece in learned.pieces if piece.isascii()), key=len).encode()
+    path = tmp_path / "joint.model"
+    path.write_bytes(learned.model.replace(longest, longest[:-1] + b"\xff"))
+    with pytest.raises(
+        DataError, match=r"joint\.model: (a piece is not UTF-8|no sentencepiece model)"
+    ):
+        SentencePiece.load(path)
+
+
 def test_too_small_a_sentencepiece_vocabulary_is_an_error(counts: Counter[str]) -> None:
     with pytest.raises(DataError, match=r"data\.subword\.vocabulary_size"):
         learn_sentencepiece(counts, vocabulary_size=100, model="unigram")

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from nmt.decoding.alignment import AlignmentHead, link_words, recommended_head
+from nmt.errors import UserError
 
 # One layer, two heads, three target positions (two pieces and the end), three source positions.
 WEIGHTS = torch.tensor(
@@ -72,3 +74,30 @@ def test_a_model_directory_may_recommend_a_head(tmp_path: Path) -> None:
     head = {"layer": 1, "head": 3, "shifted": False}
     (tmp_path / "state.json").write_text(json.dumps({"alignment_head": head}))
     assert recommended_head(tmp_path) == AlignmentHead(1, 3, shifted=False)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        3,
+        "0-0",
+        [0, 1],
+        True,
+        {"layer": "0", "head": 1},
+        {"layer": 0, "head": 1.5},
+        {"layer": True, "head": 1},
+        {"layer": [0], "head": {}},
+        {"layer": 0, "head": 1, "shifted": "no"},
+        {"layer": 0, "head": 1, "other": 2},
+    ],
+)
+def test_a_recommendation_of_another_type_is_an_error(tmp_path: Path, head: object) -> None:
+    (tmp_path / "state.json").write_text(json.dumps({"alignment_head": head}))
+    with pytest.raises(UserError, match=r"state.json: alignment_head: expected"):
+        recommended_head(tmp_path)
+
+
+def test_a_state_that_is_no_json_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_bytes(b"{")
+    with pytest.raises(UserError, match=r"state.json: malformed"):
+        recommended_head(tmp_path)
