@@ -1,6 +1,5 @@
 """The mean of several checkpoints of a run, which translates better than each of them."""
 
-import dataclasses
 import functools
 import logging
 import shutil
@@ -21,6 +20,7 @@ from nmt.checkpoint.model_directory import (
     read_config,
 )
 from nmt.checkpoint.store import STEP_NAME
+from nmt.config.differences import differences
 from nmt.errors import DivergedError
 from nmt.storage.directories import Writer, bytes_writer, json_writer
 from nmt.storage.manifest import SealedDirectory
@@ -112,21 +112,6 @@ def check_same_model(one: SealedDirectory, other: SealedDirectory) -> None:
             one.path,
             before.seed,
         )
-
-
-def differences(before: Any, after: Any, key: str) -> list[str]:
-    """`key: before -> after` for each value in which two configurations differ."""
-    if before == after:
-        return []
-    if not dataclasses.is_dataclass(before) or type(before) is not type(after):
-        return [f"{key}: {before} -> {after}"]
-    return [
-        row
-        for item in dataclasses.fields(before)
-        for row in differences(
-            getattr(before, item.name), getattr(after, item.name), f"{key}.{item.name}"
-        )
-    ]
 
 
 def mean_weights(inputs: Sequence[SealedDirectory]) -> dict[str, Tensor]:
