@@ -309,7 +309,7 @@ class EngineStep:
         state.position += 1
         logits = self.logits[: batch * width]
         engine.logits(x, work, logits)
-        return logits.view(batch, width, -1)
+        return logits.view(batch, width, engine.output.outputs)
 
     def check(self, batch: int, width: int) -> None:
         """Raise for tokens that there is no memory for."""

@@ -253,8 +253,9 @@ static int64_t check(const Attention *a, int64_t first, int64_t count, int64_t t
     REQUIRE(is_size(a->sentences) && is_size(a->heads) && a->heads > 0);
     REQUIRE(is_size(a->queries) && is_size(a->keys) && is_size(a->width));
     REQUIRE(a->query_step >= a->heads * a->width && a->key_step >= a->heads * a->width);
-    REQUIRE(is_there(a->query, a->sentences * a->queries * a->width));
-    REQUIRE(is_there(a->key, a->sentences * a->keys * a->width) && !a->key == !a->value);
+    const int64_t queries = a->sentences * a->queries * a->width;
+    const int64_t keys = a->sentences * a->keys * a->width;
+    REQUIRE(is_there(a->query, queries) && is_there(a->key, keys) && is_there(a->value, keys));
     REQUIRE(is_there(a->states, a->sentences * a->queries) && a->parameters);
     REQUIRE(0 <= first && 0 <= count && count <= a->sentences * a->heads - first);
     REQUIRE(are_threads(threads));
@@ -298,9 +299,10 @@ int64_t attend_backward(const Attention *a, int64_t first, int64_t count, const 
     const int64_t refused = check(a, first, count, threads);
     if (refused) return refused;
     REQUIRE(a->map <= RELU && space);
-    REQUIRE(is_there(gradients->outer, a->sentences * a->queries * a->width));
-    REQUIRE(!gradients->query == !a->query);
-    REQUIRE(!gradients->key == !a->key && !gradients->value == !a->value);
+    const int64_t queries = a->sentences * a->queries * a->width;
+    const int64_t keys = a->sentences * a->keys * a->width;
+    REQUIRE(is_there(gradients->outer, queries) && is_there(gradients->query, queries));
+    REQUIRE(is_there(gradients->key, keys) && is_there(gradients->value, keys));
 #pragma omp parallel num_threads((int)threads)
     {
         int64_t size = attention_space(a);

@@ -98,7 +98,7 @@ REFUSED_MEMORY = """
 import os, resource, torch
 from nmt.decoding.engine import Engine, EngineStep
 from nmt.errors import is_out_of_memory
-from nmt.ops.native import training
+from nmt.ops.native import library, training
 from nmt.ops.native.interface import RowMap
 from support.transformers import OUR_MODELS, make_model
 

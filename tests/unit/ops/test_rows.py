@@ -41,9 +41,25 @@ def test_weights_of_a_row_are_those_of_the_module(build: str, name: str) -> None
         for head in range(core.heads):
             found = weigh(kernels, mapping.row_map, float(parameters[head].detach()), scores[head])
             torch.testing.assert_close(found.double(), expected[head], atol=1e-6, rtol=1e-5)
-            assert ((found == 0.0) == (expected[head] == 0.0)).all() or (
-                expected[head][found == 0.0] < 1e-6
-            ).all()
+
+
+@every_build
+@pytest.mark.parametrize("name", [name for name in TRACEABLE if name != "softmax"])
+def test_zeros_of_a_row_are_exact_and_where_they_belong(build: str, name: str) -> None:
+    """Scores far from every threshold: what has no weight is 0 to the last bit, all else is not."""
+    kernels, core = load(build), make_core(TRACEABLE[name])
+    mapping = core.mapping
+    assert mapping.row_map is not None
+    learned = core.weights.values()
+    parameters = learned[0] if learned else torch.full((core.heads,), mapping.row_parameter)
+    for length in LENGTHS:
+        scores = torch.full((core.heads, length), -60.0)
+        scores[:, ::5] = 3.0 + 0.01 * torch.arange(len(range(0, length, 5)))
+        expected = weigh_rows(core, scores.double()[None, :, None], None)[0, :, 0]
+        for head in range(core.heads):
+            found = weigh(kernels, mapping.row_map, float(parameters[head].detach()), scores[head])
+            assert torch.equal(found == 0.0, expected[head] == 0.0)
+            assert found.isfinite().all()
 
 
 @every_build
