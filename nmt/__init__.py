@@ -5,14 +5,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nmt.decoding.translator import Translation, Translator
 
+    __version__: str
+
 __all__ = ["Translation", "Translator", "__version__"]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Import the public classes only when they are asked for: torch takes seconds to import."""
+    """Import what is public only when it is asked for: torch takes seconds to import."""
     if name in ("Translation", "Translator"):
         from nmt.decoding import translator
 
         return getattr(translator, name)
+    if name == "__version__":
+        from importlib.metadata import version  # of the installation: pyproject.toml states it
+
+        return version("nmt")
     raise AttributeError(f"module 'nmt' has no attribute '{name}'")

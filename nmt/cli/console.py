@@ -14,8 +14,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
+import nmt
 from nmt.errors import MemoryLimitError, StorageError, UserError, is_out_of_memory
 from nmt.ops.environment import requested_backend
 
@@ -29,8 +30,23 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 Command = Callable[[argparse.Namespace], int | None]
 
 
+class Version(argparse.Action):
+    """The option --version; looks the version up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(parser.prog, nmt.__version__)
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """An argument parser whose errors are one line, and which knows --version."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        meaning = "print the version and exit"
+        self.add_argument(
+            "--version", action=Version, nargs=0, default=argparse.SUPPRESS, help=meaning
+        )
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

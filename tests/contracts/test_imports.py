@@ -1,14 +1,19 @@
 """Imports point one way, and nothing dangerous or heavy is imported where it should not be."""
 
 import ast
+import importlib
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import nmt
+
 PACKAGE = Path(__file__).parents[2] / "nmt"
+PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 BASE = {"errors", "progress", "tables"}
 MAY_IMPORT = {
     "errors": set[str](),
@@ -83,7 +88,21 @@ def test_help_is_complete_and_does_not_import_torch(command: str) -> None:
 
 
 def test_every_command_has_a_script() -> None:
-    settings = (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
-    for command in COMMANDS:
-        name = f"nmt-{command.replace('_', '-')}"
-        assert f'{name} = "nmt.cli.{command}:main"' in settings
+    scripts = {f"nmt-{name.replace('_', '-')}": f"nmt.cli.{name}:main" for name in COMMANDS}
+    assert scripts == PROJECT["scripts"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_prints_the_version_of_the_project(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = importlib.import_module(f"nmt.cli.{command}").main
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    name = f"nmt-{command.replace('_', '-')}"
+    assert capsys.readouterr() == (f"{name} {PROJECT['version']}\n", "")
+
+
+def test_the_package_has_the_version_of_the_project() -> None:
+    assert nmt.__version__ == PROJECT["version"]
