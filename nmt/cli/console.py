@@ -85,11 +85,17 @@ class ConsoleFormatter(logging.Formatter):
         return message
 
 
+def is_for_console(record: logging.LogRecord) -> bool:
+    """All but which implementations were chosen: that is for train.log and programs."""
+    return record.name != "nmt.ops.backend" or record.levelno >= logging.WARNING
+
+
 def run(parser: argparse.ArgumentParser, command: Command, argv: Sequence[str] | None) -> int:
     """Parse `argv`, run `command`, return the exit code; a user's mistake becomes one line."""
     replace_closed_streams()
     handler = ConsoleHandler(sys.stderr)
     handler.setFormatter(ConsoleFormatter())
+    handler.addFilter(is_for_console)
     logger = logging.getLogger("nmt")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

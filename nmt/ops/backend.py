@@ -45,8 +45,16 @@ class Implementation:
     backend: str
     name: str
     run: Callable[..., Any]
-    accepts: Callable[..., str | None] = lambda *_args, **_kwargs: None  # why it cannot, or None
-    prefers: Callable[..., str | None] = lambda *_args, **_kwargs: None  # why another is faster
+    accepts: Callable[..., str | None] | None = None  # why it cannot compute a call; absent: it can
+    prefers: Callable[..., str | None] | None = None  # why another one is better for a call it can
+
+    def refusal(self, *args: Any, **kwargs: Any) -> str | None:
+        """Why it cannot compute a call, or None."""
+        return None if self.accepts is None else self.accepts(*args, **kwargs)
+
+    def reservation(self, *args: Any, **kwargs: Any) -> str | None:
+        """Why another one should compute a call, or None."""
+        return None if self.prefers is None else self.prefers(*args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -88,14 +96,19 @@ class Operation(Generic[Arguments, Result]):
 
     def choose(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Implementation:
         """The implementation that computes this call."""
+        backend = requested_backend()
         chosen = None
-        for implementation in self.candidates(requested_backend()):
-            if implementation.accepts(*args, **kwargs) is not None:
-                continue
-            if implementation.prefers(*args, **kwargs) is None:
-                chosen = implementation
-                break
-            chosen = chosen or implementation
+        if backend == AUTO:
+            for one in self.implementations:  # what is better for a call is found out fastest
+                if (one.prefers is None or one.prefers(*args, **kwargs) is None) and (
+                    one.accepts is None or one.accepts(*args, **kwargs) is None
+                ):
+                    chosen = one
+                    break
+        else:
+            able = [one for one in self.candidates(backend) if one.refusal(*args, **kwargs) is None]
+            best = (one for one in able if one.reservation(*args, **kwargs) is None)
+            chosen = next(best, able[0] if able else None)
         if chosen is None:
             raise UserError(self.explain_failure(*args, **kwargs))
         if (self.name, chosen.name) not in _logged and not torch.compiler.is_compiling():
@@ -116,7 +129,7 @@ class Operation(Generic[Arguments, Result]):
             for implementation in operation.implementations
         ):
             raise UserError("NMT_BACKEND=triton: no operation has an implementation in Triton yet")
-        allowed = {"torch", "reference"} if backend == "torch" else {backend}
+        allowed = ("torch", "reference") if backend == "torch" else (backend,)
         own = [one for one in self.implementations if one.backend in allowed]
         return own or self.implementations
 
@@ -126,11 +139,11 @@ class Operation(Generic[Arguments, Result]):
         candidates = self.candidates(backend)
         found = None
         for one in self.implementations:
-            reason = one.accepts(*args, **kwargs)
+            reason = one.refusal(*args, **kwargs)
             if reason is None and one not in candidates:
                 reason = f"NMT_BACKEND is {backend}"
             if reason is None:
-                reason = one.prefers(*args, **kwargs)
+                reason = one.reservation(*args, **kwargs)
             if reason is None and found is not None:
                 reason = f"{found} comes first"
             found = one.name if reason is None else found
@@ -140,7 +153,7 @@ class Operation(Generic[Arguments, Result]):
         """Why no implementation of the requested backend can compute this call."""
         backend = requested_backend()
         reasons = [
-            f"{one.name}: {one.accepts(*args, **kwargs)}" for one in self.candidates(backend)
+            f"{one.name}: {one.refusal(*args, **kwargs)}" for one in self.candidates(backend)
         ]
         return (
             f"NMT_BACKEND={backend} cannot compute {self.name} here ({'; '.join(reasons)}); "
@@ -159,7 +172,7 @@ class Operation(Generic[Arguments, Result]):
         for one in self.candidates(requested_backend()):
             if one is chosen:
                 return
-            reason = one.accepts(*args, **kwargs)
+            reason = one.refusal(*args, **kwargs)
             if isinstance(reason, Costly) and ("", reason) not in _logged:
                 _logged.add(("", reason))
                 logger.warning("%s", reason)

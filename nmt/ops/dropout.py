@@ -1,14 +1,24 @@
 """Dropout, with random bits that are cheap on a CPU."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from nmt.ops.backend import Call, Implementation, Operation
-from nmt.ops.native.training import Dropping
 
 LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
 SPARE_WORDS = 4  # of 64 bits: kernels read whole vectors
+
+
+@dataclass(frozen=True)
+class DropoutMask:
+    """Random bits in the form that the kernels take: 16 for each element."""
+
+    bits: Tensor  # int16, with room for whole vectors behind
+    least_kept: int  # the lowest value that keeps its element
+    keep_scale: float  # what a kept element is multiplied with
 
 
 def dropped_levels(rate: float) -> int:
@@ -37,11 +47,11 @@ def draw_bits(count: int, device: torch.device) -> Tensor:
     return words.view(torch.int16)[:count]
 
 
-def draw_mask(count: int, rate: float) -> Dropping | None:
+def draw_mask(count: int, rate: float) -> DropoutMask | None:
     """The dropout mask of `count` elements in the form that the kernels take; None for rate 0."""
     if rate == 0.0:
         return None
-    return Dropping(draw_bits(count, torch.device("cpu")), least_kept(rate), keep_scale(rate))
+    return DropoutMask(draw_bits(count, torch.device("cpu")), least_kept(rate), keep_scale(rate))
 
 
 def kept_elements(x: Tensor, rate: float) -> Tensor:

@@ -26,7 +26,7 @@ def native_refusal(*tensors: Tensor | None) -> str | None:
     if torch.compiler.is_compiling():
         return "torch.compile cannot see into C"
     for tensor in tensors:
-        if tensor is not None and not (tensor.dtype == torch.float32 and tensor.is_cpu):
+        if tensor is not None and (tensor.dtype is not torch.float32 or not tensor.is_cpu):
             return f"expected float32 on a CPU, got {tensor.dtype} on {tensor.device}"
     if torch.is_autocast_enabled("cpu"):
         return "autocast computes in half precision"

@@ -84,7 +84,7 @@ class NativeFeedForward(torch.autograd.Function):
         weight, bias, output_weight, output_bias = parameters
         rows = as_rows(x)
         mask = draw_mask(len(rows) * len(weight), rate)
-        hidden = multiply(rows, weight, transposed=True, bias=bias, relu=True, dropping=mask)
+        hidden = multiply(rows, weight, transposed=True, bias=bias, relu=True, mask=mask)
         ctx.save_for_backward(rows, hidden, weight, output_weight)
         ctx.scale = keep_scale(rate)
         return functional.linear(hidden.view(*x.shape[:-1], -1), output_weight, output_bias)

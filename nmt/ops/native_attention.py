@@ -5,13 +5,14 @@ Shapes: B batch, H heads, Q queries, K keys, D width.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nmt.ops.attention_call import AttentionCall, replayed_random_state
-from nmt.ops.dropout import draw_bits, keep_scale, least_kept
+from nmt.ops.dropout import draw_bits
 from nmt.ops.native.interface import RowMap
 from nmt.ops.native.training import AttentionInput, attend, attend_backward
 
@@ -90,7 +91,7 @@ class NativeAttention(torch.autograd.Function):
                     inputs,
                     part.heads,
                     part.bits,
-                    outer=grad_output,
+                    grad_output=grad_output,
                     gradients=results,
                     parameters=grad_parameter,
                 )
@@ -105,23 +106,26 @@ def make_input(
     states: Tensor | None = None,
 ) -> AttentionInput:
     """What the kernels take; without the states of a forward pass there is room for them."""
-    row_map = call.mapping.row_map
-    assert row_map is not None
     first, keys = projections[0], projections[-1].shape[1]
     if visible is not None and (visible.shape[-1] != keys or visible.stride(-1) != 1):
         visible = visible.expand(*visible.shape[:-1], keys).contiguous()
     if states is None:
         states = first.new_empty(first.shape[0], call.heads, first.shape[1], 2)
     if parameter is None:
-        parameter = first.new_full((call.heads,), call.mapping.row_parameter)
+        parameters = fixed_parameters(call.heads, call.mapping.row_parameter)
+    else:
+        parameters = parameter.detach().float().contiguous()
     return AttentionInput(
+        call,
         projections=[projection.contiguous() for projection in projections],
-        heads=call.heads,
         visible=visible,
-        map=row_map,
-        parameters=parameter.detach().float().contiguous(),
-        scale=call.scale,
-        least_kept=least_kept(call.dropout),
-        keep_scale=keep_scale(call.dropout),
+        parameters=parameters,
         states=states,
     )
+
+
+@cache
+def fixed_parameters(heads: int, value: float) -> Tensor:
+    """The same parameter for all heads, [H], made once."""
+    with torch.inference_mode(False):
+        return torch.full((heads,), value)

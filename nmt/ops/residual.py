@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from nmt.ops.backend import Call, Implementation, Operation
-from nmt.ops.dropout import draw_mask, dropout, keep_scale, least_kept
+from nmt.ops.dropout import DropoutMask, draw_mask, dropout, keep_scale, least_kept
 from nmt.ops.kernels import native_refusal
-from nmt.ops.native.training import Dropping, NormedSum, add_norm_backward
+from nmt.ops.native.training import NormedSum, add_norm_backward
 from nmt.ops.native.training import add_norm as add_norm_rows
 
 
@@ -39,9 +39,9 @@ class NativeAddNorm(torch.autograd.Function):
         ctx.rate = rate
         mask = draw_mask(x.numel(), rate)
         output, left = add_norm_rows(
-            residual.contiguous(), x.contiguous(), gain, bias, dropping=mask, epsilon=epsilon
+            residual.contiguous(), x.contiguous(), gain, bias, mask=mask, epsilon=epsilon
         )
-        bits = None if mask is None else mask.draws
+        bits = None if mask is None else mask.bits
         ctx.save_for_backward(gain, bits, left.sums, left.means, left.scales)
         return output
 
@@ -50,9 +50,9 @@ class NativeAddNorm(torch.autograd.Function):
         gain, bits, *left = ctx.saved_tensors
         mask = None
         if bits is not None:
-            mask = Dropping(bits, least_kept(ctx.rate), keep_scale(ctx.rate))
+            mask = DropoutMask(bits, least_kept(ctx.rate), keep_scale(ctx.rate))
         grad_output = grad_outputs[0].contiguous()
-        return None, None, *add_norm_backward(NormedSum(*left), gain, grad_output, dropping=mask)
+        return None, None, *add_norm_backward(NormedSum(*left), gain, grad_output, mask=mask)
 
 
 def add_norm_native(

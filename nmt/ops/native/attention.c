@@ -39,8 +39,8 @@ typedef struct {
 
 // What one thread works in: a part for each thing that is laid out or computed for a head.
 typedef struct {
-    float *key_columns, *value_columns, *key_rows, *value_rows, *query_rows, *outer_rows;
-    float *weights, *inner, *row;
+    float *key_columns, *value_columns, *key_rows, *value_rows, *query_rows, *grad_output_rows;
+    float *weights, *grad_weights, *row;
 } Space;
 
 // Cuts the memory of one thread into its parts, and says where it ends; `memory` may be NULL.
@@ -56,10 +56,10 @@ static Space cut_space(const Attention *a, float *memory, int64_t *size) {
     s.key_rows = s.value_columns + head;
     s.value_rows = s.key_rows + head;
     s.query_rows = s.value_rows + head;
-    s.outer_rows = s.query_rows + queries;
-    s.weights = s.outer_rows + queries;
-    s.inner = s.weights + scores;
-    s.row = s.inner + scores;
+    s.grad_output_rows = s.query_rows + queries;
+    s.weights = s.grad_output_rows + queries;
+    s.grad_weights = s.weights + scores;
+    s.row = s.grad_weights + scores;
     return s;
 }
 
@@ -139,9 +139,9 @@ static void weigh(const Head *head, float *row, Seen seen, int64_t most, RowStat
     clear(row, seen.count, most);
 }
 
-static void drop(const Attention *a, float *row, const int16_t *draws, int64_t count) {
+static void drop(const Attention *a, float *row, const int16_t *bits, int64_t count) {
     for (int64_t key = 0; key < count; key += LANES)
-        store(row + key, load(row + key) * dropout_factors(a->dropout, draws + key));
+        store(row + key, load(row + key) * dropout_factors(a->dropout, bits + key));
 }
 
 static void score(const Attention *a, const Head *head, Right keys, int64_t first, int64_t rows,
@@ -151,7 +151,7 @@ static void score(const Attention *a, const Head *head, Right keys, int64_t firs
     product(query, keys, rows, a->width, scores);
 }
 
-static void attend_head(const Attention *a, Head head, Space s, const int16_t *draws, float *output,
+static void attend_head(const Attention *a, Head head, Space s, const int16_t *bits, float *output,
                         float *observed) {
     const int64_t step = in_panels(a->keys), whole = a->heads * a->width;
     output += head.number / a->heads * a->queries * whole + head.number % a->heads * a->width;
@@ -170,7 +170,7 @@ static void attend_head(const Attention *a, Head head, Space s, const int16_t *d
                 memcpy(observed + query * a->keys, weights, sizeof *weights * (size_t)most);
                 clear(observed + query * a->keys, most, a->keys);
             }
-            if (draws) drop(a, weights, draws + (first + row) * a->keys, seen[row].count);
+            if (bits) drop(a, weights, bits + (first + row) * a->keys, seen[row].count);
         }
         Left weights = {s.weights, step, 1};
         Result sums = result_at(output + first * whole, whole, a->width, 1.0f);
@@ -193,16 +193,16 @@ static void add_product(const float *left, int64_t step, Right right, int64_t ro
 }
 
 typedef struct {
-    const float *outer;  // the gradient of the output
+    const float *grad_output;  // the gradient of the output
     float *query, *key, *value;
     float *parameters;  // [sentences, heads], or NULL
 } Gradients;
 
-static void pull_back_head(const Attention *a, Head head, Space s, const int16_t *draws,
+static void backward_head(const Attention *a, Head head, Space s, const int16_t *bits,
                            Gradients to) {
     const int64_t step = in_panels(a->keys), whole = a->heads * a->width;
     const int64_t sentence = head.number / a->heads, column = head.number % a->heads * a->width;
-    const float *outer = to.outer + sentence * a->queries * whole + column;
+    const float *grad_output = to.grad_output + sentence * a->queries * whole + column;
     float *query_gradient = to.query + sentence * a->queries * a->query_step + column;
     const int64_t place = sentence * a->keys * a->key_step + column;
     Result key_gradient = result_at(to.key + place, a->key_step, a->width, a->scale);
@@ -216,28 +216,28 @@ static void pull_back_head(const Attention *a, Head head, Space s, const int16_t
         int64_t rows = a->queries - first < QUERIES ? a->queries - first : QUERIES;
         Seen seen[QUERIES];
         int64_t most = look_at_block(a, &head, first, rows, seen);
-        const float *query = head.query + first * a->query_step, *out = outer + first * whole;
+        const float *query = head.query + first * a->query_step, *out = grad_output + first * whole;
         Right query_rows = pack_rows(query, a->query_step, rows, a->width, s.query_rows);
-        Right outer_rows = pack_rows(out, whole, rows, a->width, s.outer_rows);
+        Right grad_output_rows = pack_rows(out, whole, rows, a->width, s.grad_output_rows);
         score(a, &head, keys, first, rows, most, s.weights);
-        Result inner = result_at(s.inner, step, (int64_t)round_up((size_t)most), 1.0f);
-        product((Left){out, whole, 1}, values, rows, a->width, inner);
+        Result grad_weights = result_at(s.grad_weights, step, (int64_t)round_up((size_t)most), 1.0f);
+        product((Left){out, whole, 1}, values, rows, a->width, grad_weights);
         for (int64_t row = 0; row < rows; row++) {
-            float *weights = s.weights + row * step, *gradient = s.inner + row * step;
-            const int16_t *drawn = draws ? draws + (first + row) * a->keys : NULL;
+            float *weights = s.weights + row * step, *gradient = s.grad_weights + row * step;
+            const int16_t *own_bits = bits ? bits + (first + row) * a->keys : NULL;
             RowState *state = a->states + head.number * a->queries + first + row;
             weigh(&head, weights, seen[row], most, state, true, s.row);
-            if (drawn) drop(a, gradient, drawn, seen[row].count);
+            if (own_bits) drop(a, gradient, own_bits, seen[row].count);
             if (seen[row].count > 0)
-                pull_back_row(head.map, head.parameter, weights, gradient,
+                backward_row(head.map, head.parameter, weights, gradient,
                               (size_t)seen[row].count, parameter_gradient, s.row);
             clear(gradient, seen[row].count, most);
-            if (drawn) drop(a, weights, drawn, seen[row].count);
+            if (own_bits) drop(a, weights, own_bits, seen[row].count);
         }
         Result queries = result_at(query_gradient + first * a->query_step, a->query_step, a->width, a->scale);
-        product((Left){s.inner, step, 1}, key_rows, rows, most, queries);
-        add_product(s.inner, step, query_rows, rows, done, most, key_gradient);
-        add_product(s.weights, step, outer_rows, rows, done, most, value_gradient);
+        product((Left){s.grad_weights, step, 1}, key_rows, rows, most, queries);
+        add_product(s.grad_weights, step, query_rows, rows, done, most, key_gradient);
+        add_product(s.weights, step, grad_output_rows, rows, done, most, value_gradient);
         if (most > done) done = most;
     }
     for (int64_t key = done; key < a->keys; key++) {
@@ -272,10 +272,10 @@ int64_t attention_space(const Attention *a) {
     return size;
 }
 
-// output [sentences, queries, heads, width], of some of the heads of sentences; draws [count,
+// output [sentences, queries, heads, width], of some of the heads of sentences; bits [count,
 // queries, keys] are of these only. `observed` [sentences, heads, queries, keys] may be NULL, as
-// may `draws`: then nothing is dropped. `space` [threads, attention_space].
-int64_t attend(const Attention *a, int64_t first, int64_t count, const int16_t *draws, float *output,
+// may `bits`: then nothing is dropped. `space` [threads, attention_space].
+int64_t attend(const Attention *a, int64_t first, int64_t count, const int16_t *bits, float *output,
                float *observed, float *space, int64_t threads) {
     const int64_t refused = check(a, first, count, threads);
     if (refused) return refused;
@@ -286,22 +286,22 @@ int64_t attend(const Attention *a, int64_t first, int64_t count, const int16_t *
         Space own = cut_space(a, space + omp_get_thread_num() * size, &size);
 #pragma omp for schedule(dynamic)
         for (int64_t index = 0; index < count; index++) {
-            const int16_t *drawn = draws ? draws + index * a->queries * a->keys : NULL;
-            attend_head(a, find_head(a, first + index), own, drawn, output, observed);
+            const int16_t *own_bits = bits ? bits + index * a->queries * a->keys : NULL;
+            attend_head(a, find_head(a, first + index), own, own_bits, output, observed);
         }
     }
     return 0;
 }
 
 // The gradients of all that `attend` has taken.
-int64_t attend_backward(const Attention *a, int64_t first, int64_t count, const int16_t *draws,
+int64_t attend_backward(const Attention *a, int64_t first, int64_t count, const int16_t *bits,
                         const Gradients *gradients, float *space, int64_t threads) {
     const int64_t refused = check(a, first, count, threads);
     if (refused) return refused;
     REQUIRE(a->map <= RELU && space);
     const int64_t queries = a->sentences * a->queries * a->width;
     const int64_t keys = a->sentences * a->keys * a->width;
-    REQUIRE(is_there(gradients->outer, queries) && is_there(gradients->query, queries));
+    REQUIRE(is_there(gradients->grad_output, queries) && is_there(gradients->query, queries));
     REQUIRE(is_there(gradients->key, keys) && is_there(gradients->value, keys));
 #pragma omp parallel num_threads((int)threads)
     {
@@ -309,8 +309,8 @@ int64_t attend_backward(const Attention *a, int64_t first, int64_t count, const 
         Space own = cut_space(a, space + omp_get_thread_num() * size, &size);
 #pragma omp for schedule(dynamic)
         for (int64_t index = 0; index < count; index++) {
-            const int16_t *drawn = draws ? draws + index * a->queries * a->keys : NULL;
-            pull_back_head(a, find_head(a, first + index), own, drawn, *gradients);
+            const int16_t *own_bits = bits ? bits + index * a->queries * a->keys : NULL;
+            backward_head(a, find_head(a, first + index), own, own_bits, *gradients);
         }
     }
     return 0;

@@ -159,14 +159,19 @@ class Attention(Structure):
 class Gradients(Structure):
     """What the derivative of attention takes and writes, attention.c."""
 
-    _fields_ = tuple((name, c_void_p) for name in ("outer", "query", "key", "value", "parameters"))
+    _fields_ = tuple(
+        (name, c_void_p) for name in ("grad_output", "query", "key", "value", "parameters")
+    )
 
 
 class RmsBackward(Structure):
     """What the derivative of the gated RMSNorm takes and writes, norms.c."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("x", "gain", "gate", "scales", "outer", "inner")),
+        *(
+            (name, c_void_p)
+            for name in ("x", "gain", "gate", "scales", "grad_output", "grad_input")
+        ),
         ("width", c_int64),
     )
 
@@ -176,7 +181,7 @@ class AddNorm(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("rows", "width")),
-        ("draws", c_void_p),
+        ("bits", c_void_p),
         ("dropout", Dropout),
         *((name, c_void_p) for name in ("gain", "sums", "means", "scales")),
     )
@@ -190,7 +195,7 @@ class Result(Structure):
         *((name, c_int64) for name in ("step", "columns")),
         ("scale", c_float),
         *((name, c_bool) for name in ("more", "relu")),
-        *((name, c_void_p) for name in ("bias", "where", "draws")),
+        *((name, c_void_p) for name in ("bias", "where", "bits")),
         ("dropout", Dropout),
     )
 
@@ -306,12 +311,12 @@ def address(
     tensor: Tensor, shape: Sequence[int] | None = None, dtype: torch.dtype = torch.float32
 ) -> int:
     """Where the numbers of a tensor are, once it is known to be what a kernel will take it for."""
-    if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
+    if tensor.dtype != dtype or not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(
             f"expected a contiguous tensor of {dtype} on the CPU, got one of {tensor.dtype} on "
             f"{tensor.device} with strides {tensor.stride()}"
         )
-    if shape is not None and tensor.shape != tuple(shape):
+    if shape is not None and tensor.shape != shape:
         raise ValueError(f"expected a tensor of shape {tuple(shape)}, got {tuple(tensor.shape)}")
     return tensor.data_ptr()
 

@@ -15,7 +15,7 @@ static Result part_of_sum(Result to, bool first, bool last) {
     if (!last) {
         to.relu = false;
         to.bias = to.where = NULL;
-        to.draws = NULL;
+        to.bits = NULL;
     }
     return to;
 }

@@ -65,8 +65,8 @@ int64_t gated_rms_norm(const float *x, const float *gain, const float *gate, int
 }
 
 typedef struct {
-    const float *x, *gain, *gate, *scales, *outer;  // outer: the gradient of the output
-    float *inner;                                   // that of x
+    const float *x, *gain, *gate, *scales, *grad_output;  // grad_output: the gradient of the output
+    float *grad_input;                                   // that of x
     int64_t width;
 } RmsBackward;
 
@@ -74,13 +74,13 @@ EXPORT_SIZE(RmsBackward)
 
 // With s = sigmoid(w z), a = dy s, b = a z, q = b (1 - s), r = 1 / rms(z): adds r b and r z q to
 // the sums, and writes dz = r (a g + q g w) - z r^3 mean(b g).
-static void pull_back_rms_row(const RmsBackward *n, int64_t row, float *gain_sum, float *gate_sum) {
-    const float *x = n->x + row * n->width, *outer = n->outer + row * n->width;
-    float *inner = n->inner + row * n->width, scale = n->scales[row];
+static void backward_rms_row(const RmsBackward *n, int64_t row, float *gain_sum, float *gate_sum) {
+    const float *x = n->x + row * n->width, *grad_output = n->grad_output + row * n->width;
+    float *grad_input = n->grad_input + row * n->width, scale = n->scales[row];
     Vector shared = all(0.0f);
     for (int64_t place = 0; place < n->width; place += LANES) {
         size_t part = part_from(place, n->width);
-        Vector z = load_part(x + place, part, 0.0f), a = load_part(outer + place, part, 0.0f);
+        Vector z = load_part(x + place, part, 0.0f), a = load_part(grad_output + place, part, 0.0f);
         Vector gain = load_part(n->gain + place, part, 0.0f), slope = gain;
         if (n->gate) {
             Vector gate = load_part(n->gate + place, part, 0.0f), opening = sigmoid(z * gate);
@@ -93,13 +93,13 @@ static void pull_back_rms_row(const RmsBackward *n, int64_t row, float *gain_sum
         Vector b = a * z;
         shared += b * gain;
         store_part(gain_sum + place, part, load_part(gain_sum + place, part, 0.0f) + scale * b);
-        store_part(inner + place, part, a * slope * scale);
+        store_part(grad_input + place, part, a * slope * scale);
     }
     float factor = sum(shared) * scale * scale * scale / (float)n->width;
     for (int64_t place = 0; place < n->width; place += LANES) {
         size_t part = part_from(place, n->width);
         Vector z = load_part(x + place, part, 0.0f);
-        store_part(inner + place, part, load_part(inner + place, part, 0.0f) - z * factor);
+        store_part(grad_input + place, part, load_part(grad_input + place, part, 0.0f) - z * factor);
     }
 }
 
@@ -110,13 +110,13 @@ int64_t gated_rms_norm_backward(const RmsBackward *n, int64_t rows, float *gain_
     REQUIRE(are_sizes(rows, width, threads) && is_there(gain_gradient, width));
     REQUIRE(is_there(sums, width) && is_there(n->gain, width) && !n->gate == !gate_gradient);
     REQUIRE(is_there(n->x, rows * width) && is_there(n->scales, rows));
-    REQUIRE(is_there(n->outer, rows * width) && is_there(n->inner, rows * width));
+    REQUIRE(is_there(n->grad_output, rows * width) && is_there(n->grad_input, rows * width));
 #pragma omp parallel for num_threads((int)threads) schedule(dynamic)
     for (int64_t part = 0; part < PARTS; part++) {
         float *own = sums + part * 2 * n->width;
         Rows some = rows_of_part(rows, part);
         for (int64_t row = some.first; row < some.end; row++)
-            pull_back_rms_row(n, row, own, own + n->width);
+            backward_rms_row(n, row, own, own + n->width);
     }
     add_parts(sums, 2 * n->width, n->width, gain_gradient);
     if (gate_gradient) {
@@ -128,7 +128,7 @@ int64_t gated_rms_norm_backward(const RmsBackward *n, int64_t rows, float *gain_
 
 typedef struct {
     int64_t rows, width;
-    const int16_t *draws;  // [rows, width], or NULL: nothing is dropped
+    const int16_t *bits;  // [rows, width], or NULL: nothing is dropped
     Dropout dropout;
     const float *gain;
     float *sums;           // residual + dropout(x): what is normed
@@ -143,7 +143,7 @@ static int is_whole(const AddNorm *n) {
 }
 
 INLINE Vector factors(const AddNorm *n, int64_t place) {
-    return n->draws ? dropout_factors(n->dropout, n->draws + place) : all(1.0f);
+    return n->bits ? dropout_factors(n->dropout, n->bits + place) : all(1.0f);
 }
 
 static void add_norm_row(const AddNorm *n, const float *residual, const float *x, const float *bias,
@@ -188,7 +188,7 @@ int64_t add_norm(const AddNorm *n, const float *residual, const float *x, const 
 
 // With y the normed row and g = dy gain: the gradient of what is normed is scale (g - mean(g) -
 // y mean(g y)), that of x the same after dropout.
-static void pull_back_add_norm_row(const AddNorm *n, const float *outer, int64_t row,
+static void backward_add_norm_row(const AddNorm *n, const float *grad_output, int64_t row,
                                    float *residual, float *x, float *gain_sum, float *bias_sum) {
     const int64_t width = n->width, first = row * width;
     const float *sums = n->sums + first, mean = n->means[row], scale = n->scales[row];
@@ -196,7 +196,7 @@ static void pull_back_add_norm_row(const AddNorm *n, const float *outer, int64_t
     for (int64_t place = 0; place < width; place += LANES) {
         size_t part = part_from(place, width);
         Vector y = (load_part(sums + place, part, mean) - mean) * scale;
-        Vector dy = load_part(outer + first + place, part, 0.0f);
+        Vector dy = load_part(grad_output + first + place, part, 0.0f);
         Vector g = dy * load_part(n->gain + place, part, 0.0f);
         total += g;
         product += g * y;
@@ -207,28 +207,28 @@ static void pull_back_add_norm_row(const AddNorm *n, const float *outer, int64_t
     for (int64_t place = 0; place < width; place += LANES) {
         size_t part = part_from(place, width);
         Vector y = (load_part(sums + place, part, mean) - mean) * scale;
-        Vector g = load_part(outer + first + place, part, 0.0f) *
+        Vector g = load_part(grad_output + first + place, part, 0.0f) *
                    load_part(n->gain + place, part, 0.0f);
-        Vector inner = (g - mean_gradient - y * mean_product) * scale;
-        store_part(residual + first + place, part, inner);
-        store_part(x + first + place, part, inner * factors(n, first + place));
+        Vector grad_input = (g - mean_gradient - y * mean_product) * scale;
+        store_part(residual + first + place, part, grad_input);
+        store_part(x + first + place, part, grad_input * factors(n, first + place));
     }
 }
 
 // The gradients of the residual, of x, gain and bias. `sums` [norm_sums].
-int64_t add_norm_backward(const AddNorm *n, const float *outer, float *residual, float *x,
+int64_t add_norm_backward(const AddNorm *n, const float *grad_output, float *residual, float *x,
                           float *gain_gradient, float *bias_gradient, float *sums,
                           int64_t threads) {
     const int64_t count = n->rows * n->width, width = n->width;
     REQUIRE(are_sizes(n->rows, n->width, threads) && is_whole(n) && is_there(sums, width));
-    REQUIRE(is_there(outer, count) && is_there(residual, count) && is_there(x, count));
+    REQUIRE(is_there(grad_output, count) && is_there(residual, count) && is_there(x, count));
     REQUIRE(is_there(gain_gradient, width) && is_there(bias_gradient, width));
 #pragma omp parallel for num_threads((int)threads) schedule(dynamic)
     for (int64_t part = 0; part < PARTS; part++) {
         float *own = sums + part * 2 * n->width;
         Rows some = rows_of_part(n->rows, part);
         for (int64_t row = some.first; row < some.end; row++)
-            pull_back_add_norm_row(n, outer, row, residual, x, own, own + n->width);
+            backward_add_norm_row(n, grad_output, row, residual, x, own, own + n->width);
     }
     add_parts(sums, 2 * n->width, n->width, gain_gradient);
     add_parts(sums + n->width, 2 * n->width, n->width, bias_gradient);

@@ -12,13 +12,13 @@
 typedef int16_t Shorts __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 typedef struct {
-    int64_t least_kept;  // the lowest draw that keeps its number
+    int64_t least_kept;  // the lowest value of 16 random bits that keeps its number
     float keep_scale;    // what is kept is multiplied with it
 } Dropout;
 
-INLINE Vector dropout_factors(Dropout dropout, const int16_t *draws) {
-    Ints drawn = __builtin_convertvector(*(const Shorts *)draws, Ints);
-    return choose(drawn >= (int32_t)dropout.least_kept, all(dropout.keep_scale), all(0.0f));
+INLINE Vector dropout_factors(Dropout dropout, const int16_t *bits) {
+    Ints values = __builtin_convertvector(*(const Shorts *)bits, Ints);
+    return choose(values >= (int32_t)dropout.least_kept, all(dropout.keep_scale), all(0.0f));
 }
 
 INLINE int64_t in_panels(int64_t count) { return (count + PANEL - 1) / PANEL * PANEL; }
@@ -97,7 +97,7 @@ typedef struct {
     bool relu;
     const float *bias;     // [columns]
     const float *where;    // where this, laid out as the result, is not above 0, the result is 0
-    const int16_t *draws;  // of dropout, laid out as the result
+    const int16_t *bits;  // of dropout, laid out as the result
     Dropout dropout;
 } Result;
 
@@ -106,7 +106,7 @@ INLINE Result result_at(float *numbers, int64_t step, int64_t columns, float sca
 }
 
 INLINE bool is_plain(Result to) {
-    return !(to.more || to.relu || to.bias || to.where || to.draws);
+    return !(to.more || to.relu || to.bias || to.where || to.bits);
 }
 
 static inline void put(const Result *to, int64_t row, int64_t column, Vector y) {
@@ -117,7 +117,7 @@ static inline void put(const Result *to, int64_t row, int64_t column, Vector y) 
     if (to->more) y += load_part(to->numbers + place, count, 0.0f);
     if (to->bias) y += load_part(to->bias + column, count, 0.0f);
     if (to->relu) y = at_least(y, 0.0f);
-    if (to->draws) y *= dropout_factors(to->dropout, to->draws + place);
+    if (to->bits) y *= dropout_factors(to->dropout, to->bits + place);
     if (to->where) y = choose(load_part(to->where + place, count, 0.0f) <= 0.0f, all(0.0f), y);
     store_part(to->numbers + place, count, y);
 }
@@ -126,7 +126,7 @@ static inline void put(const Result *to, int64_t row, int64_t column, Vector y) 
 INLINE Result from_row(Result to, int64_t row) {
     to.numbers += row * to.step;
     if (to.where) to.where += row * to.step;
-    if (to.draws) to.draws += row * to.step;
+    if (to.bits) to.bits += row * to.step;
     return to;
 }
 

@@ -43,7 +43,7 @@ static RowState softmax(float *row, size_t count) {
 static void softmax_again(RowState state, float *row, size_t count) {
     fill_rest(row, count, -INFINITY);
     for (size_t place = 0; place < count; place += LANES)
-        store(row + place, exponential(load(row + place) - state.top) * state.inner);
+        store(row + place, exponential(load(row + place) - state.top) * state.normalizer);
 }
 
 // What the weights at a threshold add up to, and how fast that falls with the threshold.
@@ -143,7 +143,7 @@ static void entmax_weights(enum ScoreMap map, float beta, RowState state, float 
                            size_t count) {
     float exponent = 1.0f / beta - 1.0f;
     for (size_t place = 0; place < count; place += LANES) {
-        Vector x = load(row + place) - state.top - state.inner;
+        Vector x = load(row + place) - state.top - state.normalizer;
         store(row + place, entmax_weight(map, x, beta, exponent));
     }
 }
@@ -171,7 +171,7 @@ static void subtract(float *row, size_t count, float x) {
 
 // The scratch memory of a row: room for some of its numbers, their places and what is made of them.
 typedef struct {
-    float *few, *slopes, *directs, *inner;
+    float *few, *slopes, *directs, *grad;
     int32_t *places;
 } Few;
 
@@ -301,7 +301,7 @@ int64_t scores_scratch(int64_t count) {
     return is_size(count) ? (int64_t)row_scratch((size_t)count) : -1;
 }
 
-static void pull_back_softmax(const float *weights, float *gradient, size_t count) {
+static void backward_softmax(const float *weights, float *gradient, size_t count) {
     Vector total = all(0.0f);
     for (size_t place = 0; place < count; place += LANES)
         total += load(weights + place) * load(gradient + place);
@@ -315,7 +315,7 @@ INLINE Vector slope_of_weight(enum ScoreMap map, Vector p) {
     return map == SPARSEMAX ? choose(p > 0.0f, all(1.0f), p) : root(p);
 }
 
-static void pull_back_entmax(enum ScoreMap map, const float *weights, float *gradient,
+static void backward_entmax(enum ScoreMap map, const float *weights, float *gradient,
                              size_t count) {
     Vector slopes = all(0.0f), products = all(0.0f);
     for (size_t place = 0; place < count; place += LANES) {
@@ -341,35 +341,35 @@ INLINE Vector gradient_of_beta(Vector p, Vector slope, Vector log, float beta) {
     return ((p - slope) / beta - log * p) / beta;
 }
 
-static void pull_back_few(float beta, const float *weights, float *gradient, size_t count,
+static void backward_few(float beta, const float *weights, float *gradient, size_t count,
                           float *beta_gradient, float *scratch) {
     const Few room = cut_scratch(scratch, count);
-    float *few = room.few, *slopes = room.slopes, *directs = room.directs, *inner = room.inner;
+    float *few = room.few, *slopes = room.slopes, *directs = room.directs, *grad = room.grad;
     int32_t *places = room.places;
     size_t number = gather(weights, count, 0.0f, few, places);
     fill_rest(few, number, 0.0f);
     Vector total = all(0.0f), product = all(0.0f), direct = all(0.0f);
-    for (size_t index = 0; index < number; index++) inner[index] = gradient[places[index]];
-    fill_rest(inner, number, 0.0f);
+    for (size_t index = 0; index < number; index++) grad[index] = gradient[places[index]];
+    fill_rest(grad, number, 0.0f);
     for (size_t place = 0; place < number; place += LANES) {
         Vector p = load(few + place), log = logarithm2(at_least(p, FLT_MIN));
         Vector slope = p * power2(log * -beta);
         total += slope;
-        product += slope * load(inner + place);
+        product += slope * load(grad + place);
         store(slopes + place, slope);
         store(directs + place, gradient_of_beta(p, slope, log * 0.69314718f, beta));
     }
     float divisor = sum(total), mean = sum(product) / (divisor < FLT_MIN ? FLT_MIN : divisor);
     for (size_t place = 0; place < number; place += LANES) {
-        Vector rest = load(inner + place) - mean;
+        Vector rest = load(grad + place) - mean;
         direct += load(directs + place) * rest;
-        store(inner + place, load(slopes + place) * rest);
+        store(grad + place, load(slopes + place) * rest);
     }
     if (beta_gradient) *beta_gradient += sum(direct);
-    scatter(inner, places, number, gradient, count);
+    scatter(grad, places, number, gradient, count);
 }
 
-static void pull_back_relu(const float *weights, float *gradient, size_t count,
+static void backward_relu(const float *weights, float *gradient, size_t count,
                            float *threshold_gradient) {
     Vector total = all(0.0f);
     for (size_t place = 0; place < count; place += LANES) {
@@ -380,18 +380,18 @@ static void pull_back_relu(const float *weights, float *gradient, size_t count,
     if (threshold_gradient) *threshold_gradient -= sum(total);
 }
 
-void pull_back_row(enum ScoreMap map, float parameter, const float *weights, float *gradient,
+void backward_row(enum ScoreMap map, float parameter, const float *weights, float *gradient,
                    size_t count, float *parameter_gradient, float *scratch) {
     fill_rest(gradient, count, 0.0f);
     switch (map) {
-        case SOFTMAX: pull_back_softmax(weights, gradient, count); break;
-        case RELU: pull_back_relu(weights, gradient, count, parameter_gradient); break;
+        case SOFTMAX: backward_softmax(weights, gradient, count); break;
+        case RELU: backward_relu(weights, gradient, count, parameter_gradient); break;
         case ENTMAX:
-            pull_back_few(parameter, weights, gradient, count, parameter_gradient, scratch);
+            backward_few(parameter, weights, gradient, count, parameter_gradient, scratch);
             break;
         // The map as a constant: only its own arithmetic stays in the loops.
-        case SPARSEMAX: pull_back_entmax(SPARSEMAX, weights, gradient, count); break;
-        case ENTMAX15: pull_back_entmax(ENTMAX15, weights, gradient, count); break;
+        case SPARSEMAX: backward_entmax(SPARSEMAX, weights, gradient, count); break;
+        case ENTMAX15: backward_entmax(ENTMAX15, weights, gradient, count); break;
         case GELU:
         case LEAKY_RELU:
         case SQUARED_RELU:

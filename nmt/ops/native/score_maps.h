@@ -28,7 +28,7 @@ bool is_score_map(int64_t map, float parameter);
 // What was found out about a row: enough to weigh the same scores again.
 typedef struct {
     float top;    // the highest score of a normalised map
-    float inner;  // softmax: 1 / sum; sparsemax, entmax: the threshold below the top
+    float normalizer;  // softmax: 1 / sum; sparsemax, entmax: the threshold below the top
 } RowState;
 
 // Numbers that the functions below need as scratch memory for rows of `count` numbers.
@@ -45,5 +45,5 @@ void weigh_row_again(enum ScoreMap map, float parameter, RowState state, float *
 // Overwrites the gradient of weights [count] by that of the scores; both rows as above. For SOFTMAX,
 // SPARSEMAX, ENTMAX15, ENTMAX, RELU. Adds the parameter's gradient to `parameter_gradient`, unless
 // that is NULL.
-void pull_back_row(enum ScoreMap map, float parameter, const float *weights, float *gradient,
+void backward_row(enum ScoreMap map, float parameter, const float *weights, float *gradient,
                    size_t count, float *parameter_gradient, float *scratch);

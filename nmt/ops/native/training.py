@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nmt.ops.attention_call import AttentionCall
+from nmt.ops.dropout import DropoutMask, keep_scale, least_kept
 from nmt.ops.native import interface, library
-from nmt.ops.native.interface import RowMap, address, optional_address
+from nmt.ops.native.interface import address, optional_address
 
-SPARE_DRAWS = 16  # random numbers that kernels may read behind the last: they read whole vectors
+SPARE_BITS = 16  # random numbers that kernels may read behind the last: they read whole vectors
 
 
 def kernels() -> ctypes.CDLL:
@@ -26,102 +28,88 @@ def kernels() -> ctypes.CDLL:
     return found
 
 
-@dataclass(frozen=True)
-class Dropping:
-    """Dropout: 16 bits for each number, from where on they keep it, what it is scaled by then."""
-
-    draws: Tensor  # int16, with room for SPARE_DRAWS more
-    least_kept: int
-    keep_scale: float
-
-
-def draws_address(draws: Tensor | None, count: int) -> int | None:
+def bits_address(bits: Tensor | None, count: int) -> int | None:
     """Where the random bits of `count` numbers are; raises for memory that ends too soon."""
-    if draws is None:
+    if bits is None:
         return None
-    room = draws.untyped_storage().nbytes() // 2 - draws.storage_offset()
-    if draws.numel() != count or room < count + SPARE_DRAWS:
+    room = bits.untyped_storage().nbytes() // 2 - bits.storage_offset()
+    if bits.numel() != count or room < count + SPARE_BITS:
         raise ValueError(
-            f"expected random bits for {count} numbers and {SPARE_DRAWS} to spare, got "
-            f"{draws.numel()} in memory for {room}"
+            f"expected random bits for {count} numbers and {SPARE_BITS} to spare, got "
+            f"{bits.numel()} in memory for {room}"
         )
-    return address(draws, dtype=torch.int16)
+    return address(bits, dtype=torch.int16)
 
 
-def dropout_fields(dropping: Dropping | None, count: int) -> tuple[int | None, interface.Dropout]:
+def dropout_fields(mask: DropoutMask | None, count: int) -> tuple[int | None, interface.Dropout]:
     """Where the random bits of `count` numbers are, and how they become factors."""
-    if dropping is None:
+    if mask is None:
         return None, interface.Dropout(0, 1.0)
-    fields = interface.Dropout(dropping.least_kept, dropping.keep_scale)
-    return draws_address(dropping.draws, count), fields
+    fields = interface.Dropout(mask.least_kept, mask.keep_scale)
+    return bits_address(mask.bits, count), fields
 
 
-@dataclass(frozen=True)
 class AttentionInput:
-    """What attention takes, forward and backward."""
+    """A call of attention with its tensors, checked, and their addresses for the kernels.
 
-    projections: Sequence[Tensor]  # [B, T, n D], holding query, key and value side by side
-    heads: int
-    visible: Tensor | None  # boolean, broadcastable to [B, H, Q, K]
-    map: RowMap
-    parameters: Tensor  # [H]
-    scale: float
-    least_kept: int  # a draw of 16 bits from which on a weight is kept
-    keep_scale: float
-    states: Tensor  # [B, H, Q, 2]: filled forward, read backward
+    projections are [B, T, n D] and hold query, key and value side by side; visible is boolean and
+    broadcastable to [B, H, Q, K]; parameters are [H]; states [B, H, Q, 2] are filled forward and
+    read backward.
+    """
 
-    @property
-    def dim(self) -> int:
-        """D."""
-        return sum(projection.shape[-1] for projection in self.projections) // 3
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """B, H, Q, K."""
-        first, last = self.projections[0], self.projections[-1]
-        return first.shape[0], self.heads, first.shape[1], last.shape[1]
+    def __init__(
+        self,
+        call: AttentionCall,
+        *,
+        projections: Sequence[Tensor],
+        visible: Tensor | None,
+        parameters: Tensor,
+        states: Tensor,
+    ) -> None:
+        first, last = projections[0], projections[-1]
+        batch, queries, width = first.shape
+        heads, keys = call.heads, last.shape[1]
+        self.dim = width // 3 if len(projections) == 1 else width
+        if heads < 1 or self.dim % heads != 0:
+            raise ValueError(f"expected a multiple of {heads} heads, got a width of {self.dim}")
+        self.shape = (batch, heads, queries, keys)
+        self.projections = projections
+        self.kept = (visible, parameters, states)  # as long as their addresses are used
+        self.states = states
+        mask, steps = self.visible_fields(visible)
+        self.fields = interface.Attention(
+            *(batch, heads, queries, keys, self.dim // heads),
+            *(width, last.shape[2]),
+            *self.parts(projections),
+            mask,
+            *steps,
+            call.mapping.row_map,
+            address(parameters, (heads,)),
+            call.scale,
+            interface.Dropout(least_kept(call.dropout), keep_scale(call.dropout)),
+            address(states, (batch, heads, queries, 2)),
+        )
 
     def parts(self, projections: Sequence[Tensor]) -> list[int]:
         """Where query, key and value begin in the projections, or in tensors of their shapes."""
         batch, _, queries, keys = self.shape
-        if len(self.projections) == 1:
-            shapes = [(batch, queries, 3 * self.dim)]
-        else:
-            shapes = [(batch, queries, self.dim), (batch, keys, 2 * self.dim)]
-        return [
-            address(projection, shape) + 4 * place
-            for projection, shape in zip(projections, shapes, strict=True)
-            for place in range(0, shape[-1], max(1, self.dim))
-        ]
+        size = 4 * self.dim
+        if len(projections) == 1:
+            start = address(projections[0], (batch, queries, 3 * self.dim))
+            return [start, start + size, start + 2 * size]
+        query, key_value = projections
+        start = address(key_value, (batch, keys, 2 * self.dim))
+        return [address(query, (batch, queries, self.dim)), start, start + size]
 
-    def visible_fields(self) -> tuple[int | None, list[int]]:
+    def visible_fields(self, visible: Tensor | None) -> tuple[int | None, Sequence[int]]:
         """Where the mask is, and its steps over sentences, heads and queries."""
-        if self.visible is None:
-            return None, [0, 0, 0]
-        mask, keys = self.visible, self.shape[3]
-        side_by_side = mask.shape[-1] == keys and (mask.stride(-1) == 1 or keys <= 1)
-        if mask.dtype != torch.bool or mask.device.type != "cpu" or not side_by_side:
+        if visible is None:
+            return None, (0, 0, 0)
+        keys = self.shape[3]
+        side_by_side = visible.shape[-1] == keys and (visible.stride(-1) == 1 or keys <= 1)
+        if visible.dtype != torch.bool or not visible.is_cpu or not side_by_side:
             raise ValueError(f"expected a boolean mask of {keys} keys side by side on the CPU")
-        return mask.data_ptr(), list(mask.expand(self.shape).stride()[:3])
-
-    def fields(self) -> interface.Attention:
-        """The same for the kernels."""
-        batch, heads, queries, keys = self.shape
-        if heads < 1 or self.dim % heads != 0:
-            raise ValueError(f"expected a multiple of {heads} heads, got a width of {self.dim}")
-        visible, steps = self.visible_fields()
-        return interface.Attention(
-            *(batch, heads, queries, keys, self.dim // heads),
-            *(self.projections[0].shape[-1], self.projections[-1].shape[-1]),
-            *self.parts(self.projections),
-            visible,
-            *steps,
-            self.map,
-            address(self.parameters, (heads,)),
-            self.scale,
-            interface.Dropout(self.least_kept, self.keep_scale),
-            address(self.states, (batch, heads, queries, 2)),
-        )
+        return visible.data_ptr(), visible.expand(self.shape).stride()[:3]
 
 
 def attention_space(fields: interface.Attention, threads: int) -> Tensor:
@@ -132,23 +120,23 @@ def attention_space(fields: interface.Attention, threads: int) -> Tensor:
 def attend(
     inputs: AttentionInput,
     heads: slice,
-    draws: Tensor | None,
+    bits: Tensor | None,
     *,
     output: Tensor,
     observed: Tensor | None,
 ) -> None:
     """Write output [B, Q, D], and weights [B, H, Q, K] to be observed, of heads among B H.
 
-    draws [heads, Q, K] are of 16 bits, with room for SPARE_DRAWS more.
+    bits [heads, Q, K] are of 16 bits, with room for SPARE_BITS more.
     """
-    fields, threads = inputs.fields(), torch.get_num_threads()
+    fields, threads = inputs.fields, torch.get_num_threads()
     batch, _, queries, keys = inputs.shape
     count = heads.stop - heads.start
     space = attention_space(fields, threads)
     kernels().attend(
         ctypes.byref(fields),
         *(heads.start, count),
-        draws_address(draws, count * queries * keys),
+        bits_address(bits, count * queries * keys),
         address(output, (batch, queries, inputs.dim)),
         optional_address(observed, inputs.shape),
         address(space),
@@ -159,18 +147,18 @@ def attend(
 def attend_backward(
     inputs: AttentionInput,
     heads: slice,
-    draws: Tensor | None,
+    bits: Tensor | None,
     *,
-    outer: Tensor,
+    grad_output: Tensor,
     gradients: Sequence[Tensor],
     parameters: Tensor | None,
 ) -> None:
     """Write the gradients of the projections, and those of the parameters by sentence, [B, H]."""
-    fields, threads = inputs.fields(), torch.get_num_threads()
+    fields, threads = inputs.fields, torch.get_num_threads()
     batch, num_heads, queries, keys = inputs.shape
     count = heads.stop - heads.start
     to = interface.Gradients(
-        address(outer, (batch, queries, inputs.dim)),
+        address(grad_output, (batch, queries, inputs.dim)),
         *inputs.parts(gradients),
         optional_address(parameters, (batch, num_heads)),
     )
@@ -178,7 +166,7 @@ def attend_backward(
     kernels().attend_backward(
         ctypes.byref(fields),
         *(heads.start, count),
-        draws_address(draws, count * queries * keys),
+        bits_address(bits, count * queries * keys),
         ctypes.byref(to),
         address(space),
         threads,
@@ -205,31 +193,31 @@ def gated_rms_norm(
 
 
 def gated_rms_norm_backward(
-    x: Tensor, gain: Tensor, gate: Tensor | None, scales: Tensor, outer: Tensor
+    x: Tensor, gain: Tensor, gate: Tensor | None, scales: Tensor, grad_output: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The gradients of x, gain and gate for `outer`, that of the output."""
-    inner, gain_gradient = torch.empty_like(x), torch.empty_like(gain)
-    gate_gradient = None if gate is None else torch.empty_like(gate)
+    """The gradients of x, gain and gate for `grad_output`, that of the output."""
+    grad_input, grad_gain = torch.empty_like(x), torch.empty_like(gain)
+    grad_gate = None if gate is None else torch.empty_like(gate)
     width = x.shape[-1]
     fields = interface.RmsBackward(
         address(x),
         address(gain, (width,)),
         optional_address(gate, (width,)),
         address(scales, x.shape[:-1]),
-        address(outer, x.shape),
-        address(inner),
+        address(grad_output, x.shape),
+        address(grad_input),
         width,
     )
     sums = torch.zeros(kernels().norm_sums(width))
     kernels().gated_rms_norm_backward(
         ctypes.byref(fields),
         scales.numel(),
-        address(gain_gradient),
-        optional_address(gate_gradient),
+        address(grad_gain),
+        optional_address(grad_gate),
         address(sums),
         torch.get_num_threads(),
     )
-    return inner, gain_gradient, gate_gradient
+    return grad_input, grad_gain, grad_gate
 
 
 def result_fields(
@@ -239,7 +227,7 @@ def result_fields(
     relu: bool = False,
     bias: Tensor | None = None,
     where: Tensor | None = None,
-    dropping: Dropping | None = None,
+    mask: DropoutMask | None = None,
 ) -> interface.Result:
     """Where a product [N, M] goes, and what becomes of it on the way."""
     rows, columns = result.shape
@@ -250,7 +238,7 @@ def result_fields(
         *(False, relu),
         optional_address(bias, (columns,)),
         optional_address(where, (rows, columns)),
-        *dropout_fields(dropping, rows * columns),
+        *dropout_fields(mask, rows * columns),
     )
 
 
@@ -264,7 +252,7 @@ def multiply(
     relu: bool = False,
     bias: Tensor | None = None,
     where: Tensor | None = None,
-    dropping: Dropping | None = None,
+    mask: DropoutMask | None = None,
 ) -> Tensor:
     """left [N, K] times right [K, M], or `transposed` [M, K]; then scale, bias, ReLU, dropout.
 
@@ -275,9 +263,7 @@ def multiply(
     result = left.new_empty(rows, columns) if out is None else out
     if result.shape != (rows, columns):
         raise ValueError(f"expected a result of {(rows, columns)}, got {tuple(result.shape)}")
-    fields = result_fields(
-        result, scale=scale, relu=relu, bias=bias, where=where, dropping=dropping
-    )
+    fields = result_fields(result, scale=scale, relu=relu, bias=bias, where=where, mask=mask)
     packed = torch.empty(kernels().packed_size(inner, columns))
     kernels().multiply_matrices(
         address(left),
@@ -299,12 +285,12 @@ class NormedSum:
     means: Tensor  # [...]
     scales: Tensor  # [...]
 
-    def fields(self, gain: Tensor, dropping: Dropping | None) -> interface.AddNorm:
+    def fields(self, gain: Tensor, mask: DropoutMask | None) -> interface.AddNorm:
         """The same for the kernels."""
         width, rows = self.sums.shape[-1], self.sums.shape[:-1]
         return interface.AddNorm(
             *(self.means.numel(), width),
-            *dropout_fields(dropping, self.sums.numel()),
+            *dropout_fields(mask, self.sums.numel()),
             address(gain, (width,)),
             address(self.sums),
             address(self.means, rows),
@@ -318,14 +304,14 @@ def add_norm(
     gain: Tensor,
     bias: Tensor,
     *,
-    dropping: Dropping | None,
+    mask: DropoutMask | None,
     epsilon: float,
 ) -> tuple[Tensor, NormedSum]:
     """LayerNorm(residual + dropout(x)) for x [..., D], and what its derivative needs."""
     output, shape = torch.empty_like(x), x.shape[:-1]
     left = NormedSum(torch.empty_like(x), x.new_empty(shape), x.new_empty(shape))
     kernels().add_norm(
-        ctypes.byref(left.fields(gain, dropping)),
+        ctypes.byref(left.fields(gain, mask)),
         address(residual, x.shape),
         address(x),
         address(bias, (x.shape[-1],)),
@@ -337,20 +323,20 @@ def add_norm(
 
 
 def add_norm_backward(
-    left: NormedSum, gain: Tensor, outer: Tensor, *, dropping: Dropping | None
+    left: NormedSum, gain: Tensor, grad_output: Tensor, *, mask: DropoutMask | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of the residual, of x, gain and bias for `outer`, that of the output."""
-    results = [torch.empty_like(like) for like in (outer, outer, gain, gain)]
-    sums = torch.zeros(kernels().norm_sums(outer.shape[-1]))
+    """The gradients of the residual, of x, gain and bias for `grad_output`, that of the output."""
+    results = [torch.empty_like(like) for like in (grad_output, grad_output, gain, gain)]
+    sums = torch.zeros(kernels().norm_sums(grad_output.shape[-1]))
     kernels().add_norm_backward(
-        ctypes.byref(left.fields(gain, dropping)),
-        address(outer, left.sums.shape),
+        ctypes.byref(left.fields(gain, mask)),
+        address(grad_output, left.sums.shape),
         *map(address, results),
         address(sums),
         torch.get_num_threads(),
     )
-    residual, x, gain_gradient, bias_gradient = results
-    return residual, x, gain_gradient, bias_gradient
+    residual, x, grad_gain, grad_bias = results
+    return residual, x, grad_gain, grad_bias
 
 
 def softmax_(logits: Tensor) -> Tensor:

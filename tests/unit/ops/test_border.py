@@ -13,6 +13,7 @@ from support.transformers import OUR_MODELS, make_model
 
 from nmt.decoding.engine import Engine, EngineStep
 from nmt.ops.beam import choose_beam, choose_beam_torch
+from nmt.ops.dropout import DropoutMask
 from nmt.ops.native import interface, library, search
 from nmt.ops.native import training as kernels
 from nmt.ops.native.interface import RowMap, address
@@ -98,8 +99,9 @@ REFUSED_MEMORY = """
 import os, resource, torch
 from nmt.decoding.engine import Engine, EngineStep
 from nmt.errors import is_out_of_memory
+from nmt.ops.attention_call import AttentionCall
 from nmt.ops.native import library, training
-from nmt.ops.native.interface import RowMap
+from nmt.ops.score_mappings import Softmax
 from support.transformers import OUR_MODELS, make_model
 
 def limit(megabytes):
@@ -109,9 +111,9 @@ def limit(megabytes):
 
 def inputs(keys):
     return training.AttentionInput(
+        AttentionCall(Softmax(), heads=1, scale=1.0, dropout=0.0, training=True),
         projections=[torch.zeros(1, 1, 64), torch.zeros(1, keys, 128)],
-        heads=1, visible=None, map=RowMap.SOFTMAX, parameters=torch.zeros(1), scale=1.0,
-        least_kept=0, keep_scale=1.0, states=torch.zeros(1, 1, 1, 2),
+        visible=None, parameters=torch.zeros(1), states=torch.zeros(1, 1, 1, 2),
     )
 
 def attend(keys):
@@ -122,7 +124,7 @@ def attend(keys):
 def attend_backward(keys):
     given, gradients = inputs(keys), [torch.zeros(1, 1, 64), torch.zeros(1, keys, 128)]
     limit(2)
-    training.attend_backward(given, slice(0, 1), None, outer=torch.zeros(1, 1, 64),
+    training.attend_backward(given, slice(0, 1), None, grad_output=torch.zeros(1, 1, 64),
                              gradients=gradients, parameters=None)
 
 def multiply(size):
@@ -139,7 +141,7 @@ def add_norm(size):
     x = torch.zeros(1, size)
     left = training.NormedSum(x, torch.zeros(1), torch.ones(1))
     limit(2)
-    training.add_norm_backward(left, x[0], x, dropping=None)
+    training.add_norm_backward(left, x[0], x, mask=None)
 
 def decode(size):
     engine = Engine(library.load(), make_model(OUR_MODELS["softmax"]), int8=False)
@@ -260,10 +262,10 @@ def test_tensors_of_other_shapes_and_types_are_refused() -> None:
         lambda: kernels.gated_rms_norm(x, row[:7], None, 1e-6),
         lambda: kernels.gated_rms_norm(x, row, row[:7], 1e-6),
         lambda: kernels.gated_rms_norm_backward(x, row, None, torch.zeros(3), x),
-        lambda: kernels.add_norm(x[:3], x, row, row, dropping=None, epsilon=1e-6),
+        lambda: kernels.add_norm(x[:3], x, row, row, mask=None, epsilon=1e-6),
         lambda: kernels.add_norm(
             *(x, x, row, row),
-            dropping=kernels.Dropping(torch.zeros(32, dtype=torch.int16), 0, 1.0),
+            mask=DropoutMask(torch.zeros(32, dtype=torch.int16), 0, 1.0),
             epsilon=1e-6,
         ),
         lambda: kernels.softmax_(x.half()),

@@ -15,7 +15,7 @@ from nmt.ops import head_norm, native_attention
 from nmt.ops.attention import Parameters, attention
 from nmt.ops.attention_call import AttentionCall
 from nmt.ops.backend import force_backend
-from nmt.ops.dropout import draw_bits
+from nmt.ops.dropout import DropoutMask, draw_bits
 from nmt.ops.native import library
 from nmt.ops.native import training as kernels
 
@@ -81,7 +81,7 @@ def run(
     """What an implementation of attention computes: the output, and the gradients of everything."""
     (implementation,) = (one for one in attention.implementations if one.name == name)
     arguments = (call, tuple(inputs), mask, parameters)
-    assert implementation.accepts(*arguments) is None
+    assert implementation.refusal(*arguments) is None
     torch.manual_seed(3)
     output = implementation.run(*arguments)
     outward = torch.linspace(-1.0, 1.0, output.numel(), dtype=output.dtype).view_as(output)
@@ -263,10 +263,8 @@ def test_products_are_those_of_torch(size: tuple[int, int, int], transposed: boo
     torch.testing.assert_close(kernels.multiply(left, given, transposed=transposed), plain, **close)
     found = kernels.multiply(left, given, transposed=transposed, scale=0.5, where=where)
     torch.testing.assert_close(found, torch.where(where > 0.0, 0.5 * plain, 0.0), **close)
-    dropping = kernels.Dropping(draws, 0, 2.0)
-    found = kernels.multiply(
-        left, given, transposed=transposed, bias=bias, relu=True, dropping=dropping
-    )
+    mask = DropoutMask(draws, 0, 2.0)
+    found = kernels.multiply(left, given, transposed=transposed, bias=bias, relu=True, mask=mask)
     kept = draws.view(rows, columns) >= 0
     torch.testing.assert_close(found, (plain + bias).relu() * kept * 2.0, **close)
 
