@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from nmt.cli import console
@@ -46,9 +47,9 @@ def build_parser() -> console.SettingsParser:
     return parser
 
 
-def train(arguments: argparse.Namespace) -> int:
-    """Run the command."""
-    with StopRequest() as stop:
+def train(arguments: argparse.Namespace, *, until_exit: bool) -> int:
+    """Run the command; `until_exit`: nothing else follows in this process."""
+    with StopRequest(until_exit=until_exit) as stop:
         try:
             return run(arguments, stop)
         except StopSignal as signal:
@@ -76,7 +77,8 @@ def run(arguments: argparse.Namespace, stop: StopRequest) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point; the exit code."""
-    return console.run(build_parser(), train, argv)
+    command = partial(train, until_exit=argv is None)
+    return console.run(build_parser(), command, argv)
 
 
 if __name__ == "__main__":

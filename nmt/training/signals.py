@@ -23,10 +23,12 @@ class StopRequest:
     Until `defer` is called a signal raises StopSignal at once. After it the first signal is
     remembered in `signal`, for the loop to look at after each update. A second Ctrl-C ends the
     process at once in both cases. A SIGINT that the parent process ignores (`nohup ... &`) stays
-    ignored.
+    ignored. With `until_exit` the process ends after the context: its exit code is settled, and
+    signals are ignored from then on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, until_exit: bool = False) -> None:
+        self.until_exit = until_exit
         self.signal: int = 0
         self.deferred = False
 
@@ -45,7 +47,7 @@ class StopRequest:
         trace: TracebackType | None,
     ) -> None:
         for number, handler in self.previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self.until_exit else handler)
 
     def defer(self) -> None:
         """From now on the training loop looks at `signal` by itself."""

@@ -236,6 +236,20 @@ def test_sigusr1_as_soon_as_the_command_runs_is_exit_0(config: Path) -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_after_the_end_changes_nothing(config: Path, number: int) -> None:
+    """The interpreter takes a while to end when the run has ended."""
+    program = (
+        "import atexit, os, sys\n"
+        f"atexit.register(lambda: os.kill(os.getpid(), {number}))\n"
+        f"sys.argv = ['nmt-train', '--config', {str(config)!r}]\n"
+        "from nmt.cli.train import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_ignored_sigint_stays_ignored(reference: Path, config: Path) -> None:
     """As under `nohup nmt-train ... &`; SIGTERM is honoured all the same."""
     ignoring = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)}
