@@ -49,10 +49,14 @@ class MemoryLimitError(UserError):
     """What was asked for does not fit into the memory of this machine."""
 
 
+# What torch and the libraries below it say when memory is refused.
+MEMORY_MESSAGES = ("allocate memory", "bad_alloc", "could not create a primitive")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether less work at a time might do; torch says so in several ways."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+        or (isinstance(error, RuntimeError) and any(x in str(error) for x in MEMORY_MESSAGES))
     )

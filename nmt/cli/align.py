@@ -26,7 +26,6 @@ logger = logging.getLogger("nmt.cli.align")
 
 SAMPLE_PAIRS = 1000  # on which a head is chosen when there is no gold
 FEW_PAIRS = 50  # the choice is unreliable on fewer pairs
-TRANSLATE_LINES = 1000  # lines translated at a time
 
 
 def align(arguments: argparse.Namespace) -> None:
@@ -39,7 +38,7 @@ def align(arguments: argparse.Namespace) -> None:
     wanted = [wanted_head(arguments, aligner) for aligner in aligners]
     if arguments.target is None:
         arguments.target = arguments.translate_to
-        write_translations(arguments)
+        write_translations(arguments).check()
     report: dict[str, Any] = {"directions": []}
     heads = []
     for aligner, head in zip(aligners, wanted, strict=True):
@@ -92,16 +91,17 @@ def wanted_head(arguments: argparse.Namespace, aligner: "Aligner") -> "Alignment
     return AlignmentHead(layer, head, arguments.shifted is not False)
 
 
-def write_translations(arguments: argparse.Namespace) -> None:
-    """Translate the source with the search settings of the model."""
+def write_translations(arguments: argparse.Namespace) -> "LineFailures":
+    """Translate the source with the search settings of the model; returns lines that failed."""
+    from nmt.decoding.lines import Outputs, translate_stream
+    from nmt.decoding.streaming import open_lines
     from nmt.decoding.translator import Translator
 
     translator = Translator.load(arguments.model, device=arguments.device)
-    lines = read_text(arguments.source)
-    with LineWriter(arguments.translate_to) as writer:
-        while chunk := list(itertools.islice(lines, TRANSLATE_LINES)):
-            for translation in translator.translate(chunk):
-                writer.write(translation.text)
+    with Outputs(arguments.translate_to) as outputs:
+        return translate_stream(
+            translator, translator.options, outputs, open_lines(arguments.source)
+        )
 
 
 def read_input(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:

@@ -261,3 +261,18 @@ def test_pairs_without_finite_numbers_are_empty_and_end_with_6(
     (tmp_path / "gold").write_text("0-0\n0-0\n0-0\n")
     assert run(tmp_path, *options, f"--gold={tmp_path / 'gold'}") == 6
     assert "pair 2: not aligned" in capfd.readouterr().err
+
+
+def test_translations_that_fail_are_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken = make_broken_directory(tmp_path / "broken", "softmax")
+    source = tmp_path / "source"
+    source.write_text("the dog\nthe cat\na tree\n")
+    translated = tmp_path / "translated"
+    given = [f"--model={broken}", f"--source={source}", f"--translate-to={translated}", "--layer=0"]
+    assert align.main(given) == 6
+    errors = capfd.readouterr().err.split("\n")
+    assert [line.split(":")[2] for line in errors if "not translated, the model" in line] == ["2"]
+    assert translated.read_text().split("\n")[1] == ""
+    assert translated.read_text().count("\n") == 3

@@ -84,13 +84,12 @@ def test_standard_input_and_output(
     assert capsysbinary.readouterr().out.decode() == "".join(line + "\n" for line in expected)
 
 
-def test_random_files_with_blank_lines_keep_count_and_order(
-    model: Path, tmp_path: Path, expected: list[str]
-) -> None:
+def check_random_files(model: Path, tmp_path: Path, expected: list[str], count: int) -> None:
+    """Line counts and order of random files with up to 60 % of blank lines."""
     known = dict(zip(LINES, expected, strict=True))
     translator = Translator.load(model)
     chosen = random.Random(1)
-    for number in range(200):
+    for number in range(count):
         blanks = chosen.random() * 0.6
         lines = [
             chosen.choice(["", " ", "\t", "\u3000"]) if chosen.random() < blanks else line
@@ -108,6 +107,19 @@ def test_random_files_with_blank_lines_keep_count_and_order(
             )
         failed.check()
         assert read(output) == [known.get(line, "") for line in lines]
+
+
+def test_random_files_with_blank_lines_keep_count_and_order(
+    model: Path, tmp_path: Path, expected: list[str]
+) -> None:
+    check_random_files(model, tmp_path, expected, 200)
+
+
+@pytest.mark.slow
+def test_many_random_files_keep_count_and_order(
+    model: Path, tmp_path: Path, expected: list[str]
+) -> None:
+    check_random_files(model, tmp_path, expected, 1000)
 
 
 def test_options_of_search_reach_it(model: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nmt.config.config import DataConfig, ParallelFiles, SubwordConfig, TokenizerConfig
 from nmt.data import codec as codec_module
 from nmt.data.codec import Codec, Segmentation, SideCodec, count_words, follow_characters
+from nmt.data.text import LineWriter, read_text
 from nmt.data.tokenizer import make_tokenizer
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import ConfigError, DataError
@@ -128,17 +129,40 @@ def test_text_never_becomes_a_control_symbol_in_many_strings(codec: Codec) -> No
     check_control_like(codec, control_like_strings(100_000))
 
 
-def test_every_scalar_value_can_be_encoded(codec: Codec) -> None:
-    """One line for 1,000 characters, each inside a word of its own."""
-    values = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-    values = [value for value in values if value not in "\n "]
-    for start in range(0, len(values), 60_000):  # a sixtieth of them
-        text = " ".join(f"a{value}b" for value in values[start : start + 1000])
-        ids = codec.source.encode(text)
-        words = codec.source.segment(text).words
-        assert words == text.split(" ")
-        decoded = codec.source.decode(ids)
-        assert decoded == text if UNK not in ids else "\n" not in decoded
+def check_scalar_values(codec: Codec, path: Path, *, every: int) -> int:
+    """Read, encode, decode and write every `every`-th block of 1,000 scalar values.
+
+    Each is inside a word on a line of its own; returns how many there were.
+    """
+    values = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and code != 10]
+    assert len(values) == 1_112_063
+    chosen = [
+        value
+        for start in range(0, len(values), 1000 * every)
+        for value in values[start : start + 1000]
+    ]
+    path.write_bytes("".join(f"a{value}b\n" for value in chosen).encode())
+    unknown = []
+    with LineWriter(path.with_name("written")) as writer:
+        for line in read_text(path):
+            ids = codec.source.encode(line)
+            assert codec.source.segment(line).words == line.split(" ")
+            unknown.append(UNK in ids)
+            writer.write(codec.source.decode(ids))
+    written = path.with_name("written").read_bytes().decode().split("\n")[:-1]
+    for value, line, is_unknown in zip(chosen, written, unknown, strict=True):
+        assert is_unknown or line == f"a{value}b"
+    return len(chosen)
+
+
+def test_scalar_values_keep_their_lines(codec: Codec, tmp_path: Path) -> None:
+    """A sixtieth of them; all are in the slow run."""
+    assert check_scalar_values(codec, tmp_path / "text", every=60) == 19_000
+
+
+@pytest.mark.slow
+def test_all_scalar_values_keep_their_lines(codec: Codec, tmp_path: Path) -> None:
+    assert check_scalar_values(codec, tmp_path / "text", every=1) == 1_112_063
 
 
 def test_decode_stops_at_the_end_and_passes_over_padding(codec: Codec) -> None:
