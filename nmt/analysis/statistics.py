@@ -22,6 +22,7 @@ from nmt.analysis.measures import (
     head_diversity,
     unnormalised_sites,
 )
+from nmt.data.batching import make_batch
 from nmt.data.corpus import EncodedCorpus
 from nmt.model.observe import Observer, Site, learned_parameters, observe_attention
 from nmt.model.transformer import Transformer
@@ -114,7 +115,7 @@ def attention_summary(model: Transformer, corpus: EncodedCorpus, *, count: int) 
     device = model.target_embedding.device
     statistics = AttentionStatistics(unnormalised_sites(model), temperatures=(1.0,))
     for start in range(0, count, 16):
-        batch = corpus.gather(np.arange(start, min(start + 16, count))).to(device)
+        batch = make_batch(corpus, np.arange(start, min(start + 16, count))).to(device)
         observer = statistics.observer(batch.source_visible, batch.target_visible)
         with torch.inference_mode(), observe_attention(model, observer):
             model(batch.source, batch.source_visible, batch.target_input)

@@ -1,14 +1,14 @@
-"""Which pairs go together into which batch: a pure function of seed, epoch and position.
+"""The batches of a corpus: their content and order are a pure function of seed, epoch and position.
 
-Letters in shapes: B sentences of a batch, S source positions, T target positions.
+Shapes: B sentences of a batch, S source positions, T target positions.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from nmt.data.vocabulary import BOS, PAD
 Indices = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.uint32]  # half the memory of int64, for arrays as long as the corpus
 
-LONGEST_SORTED = (1 << 16) - 1  # longer sentences count as this long when neighbours are chosen
+LONGEST_SORTED = (1 << 16) - 1  # longer sentences are sorted as if they had this length
 POSITION_BITS = 31
 
 Item = TypeVar("Item")
@@ -39,21 +39,11 @@ class Batch:
     indices: Indices  # [B] positions in the corpus
     num_target_tokens: int  # padding not counted
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+    def to(self, device: torch.device | str) -> "Batch":
         """The same batch with its tensors on `device`."""
-        tensors = self._tensors().items()
-        moved = {name: value.to(device, non_blocking=non_blocking) for name, value in tensors}
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in tensors.items()}
         return replace(self, **moved)
-
-    def pin_memory(self) -> "Batch":
-        """The same batch in page-locked memory, from which copies to a GPU need not wait."""
-        return replace(
-            self, **{name: value.pin_memory() for name, value in self._tensors().items()}
-        )
-
-    def _tensors(self) -> dict[str, Any]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 def make_batch(corpus: EncodedCorpus, indices: npt.NDArray[np.integer[Any]]) -> Batch:
@@ -73,24 +63,21 @@ def make_batch(corpus: EncodedCorpus, indices: npt.NDArray[np.integer[Any]]) -> 
     )
 
 
-class EpochPlan(Sequence[Indices]):
-    """The batches of one epoch in their order; plan[i] is an int64 array of corpus positions."""
+class EpochPlan:
+    """The batches of one epoch in order; plan[i] is an int64 array of positions in the corpus."""
 
     def __init__(self, pairs: Positions, bounds: Indices, order: Positions) -> None:
-        self._pairs = pairs  # [pairs] sorted so that batches are slices
-        self._bounds = bounds  # [batches + 1] where they start and end
-        self._order = order  # [batches] which slice comes when
+        self._pairs = pairs  # [pairs] sorted, so that each batch is a slice
+        self._bounds = bounds  # [batches + 1] the start of each slice, and the end
+        self._order = order  # [batches] the slice at each position of the epoch
 
     def __len__(self) -> int:
         return len(self._order)
 
-    @overload
-    def __getitem__(self, position: int) -> Indices: ...
-    @overload
-    def __getitem__(self, position: slice) -> list[Indices]: ...
-    def __getitem__(self, position: int | slice) -> Indices | list[Indices]:
-        if isinstance(position, slice):
-            return [self[i] for i in range(*position.indices(len(self)))]
+    def __iter__(self) -> Iterator[Indices]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, position: int) -> Indices:
         start, end = self._bounds[self._order[position] :][:2]
         return self._pairs[start:end].astype(np.int64)
 
@@ -100,12 +87,12 @@ def plan_epoch(
 ) -> EpochPlan:
     """The batches of an epoch: every pair once, similar lengths together, in random order.
 
-    In each batch sentences times the longest sentence of either side is at most `batch_tokens`,
-    but a pair that is longer by itself is a batch of its own. Which of the pairs of equal lengths
-    meet, where batches begin and in which order they come changes with the epoch.
+    The number of sentences of a batch times its longest sentence on either side is at most
+    `batch_tokens`; a longer pair makes a batch of its own. Each epoch groups pairs of
+    equal lengths anew, and changes where batches begin and the order of the batches.
     """
     assert len(source_lengths) == len(target_lengths) < 1 << POSITION_BITS
-    # Raw random bits and sorting only: numpy keeps those the same from version to version.
+    # Only raw random bits and sorting: numpy keeps these the same from version to version.
     random = np.random.Philox(np.random.SeedSequence([seed, epoch]))
     shuffled = random_order(random, len(source_lengths))
     pairs = order_by_length(source_lengths, target_lengths, shuffled)
@@ -116,7 +103,7 @@ def plan_epoch(
 
 
 def random_order(random: np.random.Philox, count: int) -> Positions:
-    """[count] the numbers below `count` (at most 2**31) in random order."""
+    """[count] a random permutation of the integers below `count`, which is at most 2**31."""
     keys = np.asarray(random.random_raw(count), dtype=np.uint64)
     keys >>= np.uint64(POSITION_BITS)
     return sorted_positions(keys)
@@ -125,10 +112,11 @@ def random_order(random: np.random.Philox, count: int) -> Positions:
 def order_by_length(
     source_lengths: Integers, target_lengths: Integers, pairs: Positions
 ) -> Positions:
-    """[pairs] the given pairs, neighbours alike in both lengths; equals keep their order.
+    """[pairs] the given pairs, sorted so that neighbours have similar lengths on both sides.
 
-    Sorted by the longer side, and among equals by the difference of the sides, upwards and
-    downwards in turn: so where one length ends and the next begins the differences agree too.
+    The sort is stable. The first key is the length of the longer side, the second the difference of
+    the sides. The difference ascends for even lengths and descends for odd ones, so that it also
+    agrees where one length ends and the next begins.
     """
     keys = np.empty(len(pairs), dtype=np.uint64)
     for part in parts(len(pairs)):
@@ -143,8 +131,8 @@ def order_by_length(
 def sorted_positions(keys: npt.NDArray[np.uint64]) -> Positions:
     """The stable order of keys below 2**33, overwriting them.
 
-    With its position in the low bits each key is unique and is sorted in place, which is quicker
-    than argsort and takes half the memory.
+    The position goes into the low bits of each key, and the keys are sorted in place. This is
+    faster than argsort and takes half the memory.
     """
     keys <<= np.uint64(POSITION_BITS)
     for part in parts(len(keys)):
@@ -165,7 +153,7 @@ def longest_sides(
 
 
 def parts(count: int) -> Iterator[slice]:
-    """Slices of a million elements that cover `count`: intermediate arrays stay small."""
+    """Slices of at most 2**20 elements that cover `count`, to keep intermediate arrays small."""
     for start in range(0, count, 1 << 20):
         yield slice(start, min(start + (1 << 20), count))
 
@@ -173,9 +161,10 @@ def parts(count: int) -> Iterator[slice]:
 def cut_batches(
     longest: npt.NDArray[np.int32], *, batch_tokens: int, first_share: float = 1.0
 ) -> Indices:
-    """[batches + 1] bounds of slices that hold as many rows as `batch_tokens` allows.
+    """[batches + 1] bounds of slices that hold as many pairs as `batch_tokens` allows.
 
-    `longest` has the longer side of each pair. The first batch is filled to `first_share` only.
+    `longest` has the length of the longer side of each pair. The first batch gets only the share
+    `first_share` of `batch_tokens`.
     """
     bounds = [0]
     room = batch_tokens * first_share
@@ -190,64 +179,43 @@ def cut_batches(
 
 
 def validation_batches(corpus: EncodedCorpus, *, batch_tokens: int) -> Iterator[Batch]:
-    """All pairs of a corpus, sorted by length; always the same batches."""
+    """All pairs of a corpus in batches sorted by length, the same batches at each call."""
     source_lengths, target_lengths = corpus.source_lengths, corpus.target_lengths
     everything = np.arange(len(corpus), dtype=np.uint32)
     pairs = order_by_length(source_lengths, target_lengths, everything)
     longest = longest_sides(source_lengths, target_lengths, pairs)
     bounds = cut_batches(longest, batch_tokens=batch_tokens)
     for start, end in pairwise(bounds):
-        yield corpus.gather(pairs[start:end].astype(np.int64))
-
-
-def update_batches(
-    plan: Sequence[Indices], update_position: int, accumulate: int, rank: int, world_size: int
-) -> list[Indices]:
-    """The batches that one process computes for the update that begins at `update_position`.
-
-    Positions count batches of the plan. An update is `accumulate` consecutive batches, fewer at
-    the end of the epoch; process `rank` takes every `world_size`-th of them, perhaps none.
-    """
-    assert 0 <= rank < world_size
-    positions = range(update_position, min(update_position + accumulate, len(plan)))
-    return [plan[position] for position in positions[rank::world_size]]
+        yield make_batch(corpus, pairs[start:end])
 
 
 class StreamState(NamedTuple):
-    """Where a stream is: all that a checkpoint has to keep of the order of the data."""
+    """A position in the stream of batches; a checkpoint needs no more to continue it."""
 
     epoch: int  # counted from 0
-    position: int  # batches of the epoch already used, over all processes
+    position: int  # batches of the epoch that all processes together have used
 
 
 BEGINNING = StreamState(0, 0)
 
 
 class Update(NamedTuple):
-    """What one process computes in one update."""
+    """The batches that one process computes in one update."""
 
     epoch: int
     position: int  # of the update's first batch in the plan of the epoch
-    batches: list[Batch]  # of this process; may be empty at the end of an epoch
-    tokens: int  # target tokens of the whole update, over all processes
-    following: StreamState  # continue here after this update
-
-
-class StreamedBatch(NamedTuple):
-    """One batch and its place."""
-
-    epoch: int
-    position: int  # in the plan of the epoch
-    batch: Batch
+    batches: list[Batch]  # of this process; can be empty at the end of an epoch
+    tokens: int  # target tokens of the whole update, of all processes
+    following: StreamState  # where the next update begins
 
 
 @dataclass(frozen=True)
 class BatchStream:
-    """The endless sequence of batches of a corpus, from any point on.
+    """The endless stream of batches of a corpus, which can start at any position.
 
-    What comes out depends on the fields but not on `prefetch`, the number of batches that a
-    background thread makes ahead; 0: no thread. Batches of one update go to `world_size`
-    processes in turn.
+    An update is `accumulate` consecutive batches of an epoch, or what is left at its end. Process
+    `rank` computes every `world_size`-th of them. A background thread makes `prefetch` batches in
+    advance (0: no thread); the stream does not depend on it.
     """
 
     corpus: EncodedCorpus
@@ -259,7 +227,7 @@ class BatchStream:
     prefetch: int = 0
 
     def plan(self, epoch: int) -> EpochPlan:
-        """The batches of one epoch; DataError when the files changed since they were opened."""
+        """The batches of one epoch; raises DataError if the files have changed."""
         self.corpus.check_unchanged()
         return plan_epoch(
             self.corpus.source_lengths,
@@ -270,18 +238,11 @@ class BatchStream:
         )
 
     def updates(self, start: StreamState = BEGINNING) -> Iterator[Update]:
-        """Updates from `start` on, without end; close the iterator to stop its thread."""
+        """The updates from `start` on, without end; closing the iterator stops its thread."""
         if self.prefetch == 0:
             return self._updates(start)
         batches_per_update = -(-self.accumulate // self.world_size)
         return ahead(self._updates(start), depth=-(-self.prefetch // batches_per_update))
-
-    def batches(self, start: StreamState = BEGINNING) -> Iterator[StreamedBatch]:
-        """The same batches one by one."""
-        for update in self.updates(start):
-            for number, batch in enumerate(update.batches):
-                position = update.position + self.rank + number * self.world_size
-                yield StreamedBatch(update.epoch, position, batch)
 
     def _updates(self, start: StreamState) -> Iterator[Update]:
         epoch, position = start
@@ -289,26 +250,26 @@ class BatchStream:
             plan = self.plan(epoch)
             target_lengths = self.corpus.target_lengths
             while position < len(plan):
-                mine = update_batches(plan, position, self.accumulate, self.rank, self.world_size)
-                after = position + self.accumulate
-                following = StreamState(epoch, after)
-                if after >= len(plan):
-                    following = StreamState(epoch + 1, 0)
-                batches = [self.corpus.gather(indices) for indices in mine]
-                everyone = plan[position:after]
-                tokens = sum(int(target_lengths[indices].sum()) for indices in everyone)
+                end = min(position + self.accumulate, len(plan))
+                rows = [plan[index] for index in range(position, end)]
+                own = rows[self.rank :: self.world_size]
+                batches = [make_batch(self.corpus, indices) for indices in own]
+                tokens = sum(int(target_lengths[indices].sum()) for indices in rows)
+                following = (
+                    StreamState(epoch, end) if end < len(plan) else StreamState(epoch + 1, 0)
+                )
                 yield Update(epoch, position, batches, tokens, following)
-                position = after
+                position = end
             epoch, position = epoch + 1, 0
 
 
 def ahead(items: Iterator[Item], *, depth: int) -> Iterator[Item]:
-    """The same items of an endless iterator, `depth` of them made in advance by one thread."""
+    """The items of an endless iterator, `depth` of them made in advance by a thread."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as thread:
         pending = deque(thread.submit(next, items) for _ in range(depth))
         try:
             while True:
-                item = pending.popleft().result()  # raises here what was raised in the thread
+                item = pending.popleft().result()  # raises what the thread raised
                 pending.append(thread.submit(next, items))
                 yield item
         finally:

@@ -5,7 +5,7 @@ import logging
 import torch
 
 from nmt.config.config import Config
-from nmt.data.batching import Batch, plan_epoch
+from nmt.data.batching import Batch, make_batch, plan_epoch
 from nmt.data.corpus import EncodedCorpus
 from nmt.errors import ConfigError
 from nmt.training.loss import TranslationLoss
@@ -40,7 +40,7 @@ def largest_batch(corpus: EncodedCorpus, batch_tokens: int) -> Batch:
     source, target = corpus.source_lengths, corpus.target_lengths
     plan = plan_epoch(source, target, batch_tokens=batch_tokens, seed=0, epoch=0)
     largest = max(plan, key=lambda rows: len(rows) * int(source[rows].max() + target[rows].max()))
-    return corpus.gather(largest)
+    return make_batch(corpus, largest)
 
 
 def fits(updater: Updater, batch: Batch) -> bool:

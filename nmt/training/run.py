@@ -11,6 +11,7 @@ import torch
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config
 from nmt.config.loading import dump_config, resolved_prepared_dir
+from nmt.data.batching import make_batch
 from nmt.data.prepare import (
     Prepared,
     input_roles,
@@ -120,7 +121,7 @@ def build_trainer(
         target_vocabulary_size=len(prepared.codec.target.vocabulary),
     ).to(team.device)
     loss = TranslationLoss(model, smoothing=config.train.label_smoothing)
-    first = prepared.train.gather(torch.zeros(1, dtype=torch.int64).numpy())
+    first = make_batch(prepared.train, torch.zeros(1, dtype=torch.int64).numpy())
     updater = Updater(loss, config, team, idle_batch=first)
     if saved is not None:
         restore(updater, saved)

@@ -11,7 +11,7 @@ from support.small_models import content, flip_bit, truncate
 
 from nmt.config.config import Config
 from nmt.config.loading import load_config
-from nmt.data.batching import BatchStream
+from nmt.data.batching import BatchStream, make_batch
 from nmt.data.prepare import Prepared, open_prepared, prepare
 from nmt.errors import DataError, IntegrityError
 from nmt.storage.hashing import file_sha256
@@ -128,7 +128,7 @@ def test_numbers_that_change_in_use_are_refused_in_the_next_batch(
     change(mapped)
     mapped.flush()
     with pytest.raises(IntegrityError, match="side has"):
-        prepared.train.gather(np.arange(len(prepared.train)))
+        make_batch(prepared.train, np.arange(len(prepared.train)))
 
 
 @pytest.mark.parametrize("file", ["tokens", "offsets"])
