@@ -1,0 +1,183 @@
+"""Attention by the fused kernels: tensors in, tensors out, with tile sizes chosen by shape.
+
+Shapes: B batch, H heads, Q queries, K keys, D width, Dh = D / H.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from nmt.ops.triton import attention_kernels as kernels
+
+LEVELS = 1 << 32  # a dropout rate is rounded to a multiple of 1 / LEVELS
+LARGEST_HEAD = 256  # Dh beyond which the tiles would not fit into the registers
+
+
+@dataclass(frozen=True)
+class FusedCall:
+    """What a call of the kernels has besides the projections."""
+
+    heads: int
+    map: int  # as mappings.py numbers them
+    scale: float
+    causal: bool
+    dropout: float
+    learned: bool  # whether the parameters have a gradient
+    mask: Tensor | None  # [B, K] boolean: which keys may be seen
+    parameters: Tensor  # [H]
+    seed: Tensor | None  # [1] int64, of dropout
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Queries and keys of a tile, and how a program runs."""
+
+    queries: int
+    keys: int
+    num_warps: int
+    num_stages: int
+
+
+def split(projections: Sequence[Tensor]) -> list[Tensor]:
+    """Query, key and value [B, T, D], views of projections that hold them side by side."""
+    width = sum(projection.shape[-1] for projection in projections) // 3
+    return [part for projection in projections for part in projection.split(width, dim=-1)]
+
+
+def power_of_two(size: int) -> int:
+    """The tile that holds `size` rows: 16 or a larger power of two."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def forward_tiles(queries: int, keys: int, width: int) -> tuple[Tiles, bool]:
+    """Tiles of the forward pass, and whether all keys are in one."""
+    most = 128 if width <= 64 else 64
+    one_tile = keys <= most
+    rows = min(power_of_two(queries), 64 if width <= 128 else 32)
+    cols = power_of_two(keys) if one_tile else 64 if width <= 64 else 32
+    if one_tile and cols > 64:
+        rows = min(rows, 32)
+    return Tiles(rows, cols, 4 if rows * cols >= 2048 else 2, 1 if one_tile else 2), one_tile
+
+
+def backward_tiles(queries: int, keys: int, width: int) -> tuple[Tiles, bool]:
+    """Tiles of the backward pass, and whether a whole head is one tile."""
+    most = 64 if width <= 64 else 32
+    if queries <= most and keys <= most:
+        rows, cols = power_of_two(queries), power_of_two(keys)
+        return Tiles(rows, cols, 8 if rows * cols > 2048 else 4, 1), True
+    return Tiles(min(power_of_two(queries), most), 32, 4, 2), False
+
+
+def arguments(
+    call: FusedCall, query: Tensor, key: Tensor, output: Tensor
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Numbers and constants that all kernels take."""
+    batch, queries, dim = query.shape
+    head_dim = dim // call.heads
+    dropped = round(call.dropout * LEVELS)
+    numbers = {
+        "query_batch": query.stride(0),
+        "query_step": query.stride(1),
+        "key_batch": key.stride(0),
+        "key_step": key.stride(1),
+        "output_batch": output.stride(0),
+        "output_step": output.stride(1),
+        "mask_batch": 0 if call.mask is None else call.mask.stride(0),
+        "queries": queries,
+        "keys": key.shape[1],
+        "scale": call.scale,
+        "least_kept": dropped,
+        "keep_scale": LEVELS / (LEVELS - dropped),
+    }
+    constants = {
+        "HEADS": call.heads,
+        "DIM": head_dim,
+        "WIDTH": power_of_two(head_dim),
+        "MAP": call.map,
+        "MASKED": call.mask is not None,
+        "CAUSAL": call.causal,
+        "DROPPED": dropped > 0,
+        "IEEE": query.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32,
+    }
+    return numbers, constants
+
+
+def extras(call: FusedCall) -> tuple[Tensor, Tensor, Tensor]:
+    """Mask, parameters and seed; parameters stand in for what is absent and never read."""
+    mask = call.parameters if call.mask is None else call.mask.view(torch.uint8)
+    seed = call.parameters if call.seed is None else call.seed
+    return mask, call.parameters, seed
+
+
+def attend(call: FusedCall, projections: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Output [B, Q, D] of projections, and the state [B, H, Q, 2] of the rows of weights."""
+    query, key, value = split(projections)
+    batch, queries, _ = query.shape
+    output = torch.empty_like(query, memory_format=torch.contiguous_format)
+    state = torch.empty(batch, call.heads, queries, 2, dtype=torch.float32, device=query.device)
+    numbers, constants = arguments(call, query, key, output)
+    tiles, one_tile = forward_tiles(queries, key.shape[1], constants["WIDTH"])
+    kernels.forward_kernel[(triton.cdiv(queries, tiles.queries), batch * call.heads)](
+        *(query, key, value, output, state),
+        *extras(call),
+        **numbers,
+        **constants,
+        M=tiles.queries,
+        N=tiles.keys,
+        ONE_TILE=one_tile,
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
+    return output, state
+
+
+def attend_backward(
+    call: FusedCall, projections: Sequence[Tensor], state: Tensor, grad_output: Tensor
+) -> tuple[list[Tensor], Tensor | None]:
+    """Gradients of the projections, and of the parameters [H] where they are learned."""
+    query, key, value = split(projections)
+    grads = [torch.empty_like(projection) for projection in projections]
+    grad_query, grad_key, grad_value = split(grads)
+    batch, queries, _ = query.shape
+    numbers, constants = arguments(call, query, key, grad_output)
+    tiles, one_tile = backward_tiles(queries, key.shape[1], constants["WIDTH"])
+    blocks = 1 if one_tile else triton.cdiv(queries, tiles.queries)
+    grad_parameters = torch.empty(
+        batch, call.heads, blocks, dtype=torch.float32, device=query.device
+    )
+    inputs = (query, key, value, grad_output, state)
+    settings = {
+        **numbers,
+        **constants,
+        "M": tiles.queries,
+        "N": tiles.keys,
+        "num_warps": tiles.num_warps,
+        "num_stages": tiles.num_stages,
+    }
+    if one_tile:
+        kernels.backward_short_kernel[(batch * call.heads,)](
+            *inputs,
+            *extras(call),
+            *(grad_query, grad_key, grad_value, grad_parameters),
+            **settings,
+            LEARNED=call.learned,
+        )
+    else:
+        mean = torch.empty(batch, call.heads, queries, dtype=torch.float32, device=query.device)
+        kernels.backward_queries_kernel[(blocks, batch * call.heads)](
+            *inputs,
+            mean,
+            *extras(call),
+            *(grad_query, grad_parameters),
+            **settings,
+            LEARNED=call.learned,
+        )
+        kernels.backward_keys_kernel[(triton.cdiv(key.shape[1], tiles.keys), batch * call.heads)](
+            *inputs, mean, *extras(call), *(grad_key, grad_value), **settings
+        )
+    return grads, grad_parameters.sum((0, 2)) if call.learned else None

@@ -1,0 +1,405 @@
+"""Fused attention for every score mapping: no kernel writes scores or weights to memory.
+
+Two numbers per query are kept for the backward pass (see mappings.py), which computes the weights
+again. Keys are hidden by a mask per sentence, by causality, or both. One family of kernels serves
+normalised and unnormalised mappings: with p the weights, g their slopes and dp the gradient of the
+weights, the gradient of the scores is g (dp - mean), where mean = sum(g dp) / sum(g) over a row of
+a normalised mapping, and 0 otherwise.
+
+Where all keys fit into one tile (ONE_TILE), scores are computed once and stay in registers;
+otherwise each pass over the keys computes them again.
+"""
+
+import triton
+import triton.language as tl
+
+from nmt.ops.triton.mappings import (
+    ENTMAX,
+    SOFTMAX,
+    TINY,
+    beta_slope,
+    entmax_factors,
+    newton_step,
+    start_threshold,
+    weigh,
+)
+from nmt.ops.triton.numerics import product, random_bits
+
+NORMALISED = tl.constexpr(3)  # the last mapping whose rows sum to one
+
+
+@triton.jit
+def load_rows(base, rows, step, count, DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows [M, WIDTH] of a head; 0 beyond the last row and beyond DIM."""
+    column = tl.arange(0, WIDTH)
+    inside = rows[:, None] < count
+    if WIDTH != DIM:
+        inside = inside & (column[None, :] < DIM)
+    return tl.load(base + rows[:, None].to(tl.int64) * step + column[None, :], inside, other=0.0)
+
+
+@triton.jit
+def store_rows(base, rows, step, count, x, DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """Write x [M, WIDTH] to the rows of a head."""
+    column = tl.arange(0, WIDTH)
+    inside = rows[:, None] < count
+    if WIDTH != DIM:
+        inside = inside & (column[None, :] < DIM)
+    place = base + rows[:, None].to(tl.int64) * step + column[None, :]
+    tl.store(place, x.to(base.dtype.element_ty), inside)
+
+
+@triton.jit
+def find_visible(
+    mask, rows, cols, queries, keys, MASKED: tl.constexpr, CAUSAL: tl.constexpr
+):
+    """[M, N]: whether a query may see a key."""
+    inside = cols < keys
+    if MASKED:
+        inside = inside & (tl.load(mask + cols, inside, other=0) != 0)
+    visible = inside[None, :] & (rows[:, None] < queries)
+    if CAUSAL:
+        visible = visible & (cols[None, :] <= rows[:, None] + (keys - queries))
+    return visible
+
+
+@triton.jit
+def dropout_scale(seed, number, rows, cols, keys, least_kept, keep_scale):
+    """[M, N]: 0 for a dropped weight, else keep_scale; head `number` of the batch is the stream."""
+    bits = random_bits(seed, number, rows[:, None] * keys + cols[None, :])
+    return tl.where(bits >= least_kept, keep_scale, 0.0)
+
+
+@triton.jit
+def as_operand(weights, like):
+    """Weights in the dtype of a matrix they are multiplied with; float16 ends at its largest."""
+    if like.dtype == tl.float16:
+        weights = tl.where(weights > 65504.0, 65504.0, weights)
+    return weights.to(like.dtype)
+
+
+@triton.jit
+def row_sums(
+    x, visible, q, K, mask, rows, end, key_step, queries, keys, scale, top, threshold, beta,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, N: tl.constexpr, MAP: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
+):  # fmt: skip
+    """Sums [M] over all keys of entmax's weights and slopes at a threshold."""
+    if ONE_TILE:
+        p, g = entmax_factors(x - top[:, None], threshold, beta, MAP)
+        return tl.sum(tl.where(visible, p, 0.0), 1), tl.sum(tl.where(visible, g, 0.0), 1)
+    else:
+        total, slope = tl.zeros_like(top), tl.zeros_like(top)
+        for first in range(0, end, N):
+            cols = first + tl.arange(0, N)
+            k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+            seen = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+            scores = product(q, tl.trans(k), IEEE) * scale
+            p, g = entmax_factors(scores - top[:, None], threshold, beta, MAP)
+            total += tl.sum(tl.where(seen, p, 0.0), 1)
+            slope += tl.sum(tl.where(seen, g, 0.0), 1)
+        return total, slope
+
+
+@triton.jit
+def describe_rows(
+    x, visible, q, K, mask, rows, end, key_step, queries, keys, scale, parameter,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, MAP: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
+):  # fmt: skip
+    """`top` and `inner` [M] of each row of a normalised mapping."""
+    top = tl.full([M], -float("inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    if ONE_TILE:
+        top = tl.max(tl.where(visible, x, -float("inf")), 1)
+    else:
+        for first in range(0, end, N):
+            cols = first + tl.arange(0, N)
+            k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+            seen = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+            scores = tl.where(seen, product(q, tl.trans(k), IEEE) * scale, -float("inf"))
+            top = tl.maximum(top, tl.max(scores, 1))
+    top = tl.where(top == -float("inf"), 0.0, top)  # rows without a visible key
+    if MAP == SOFTMAX:
+        if ONE_TILE:
+            total = tl.sum(tl.where(visible, tl.exp(x - top[:, None]), 0.0), 1)
+        else:
+            for first in range(0, end, N):
+                cols = first + tl.arange(0, N)
+                k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+                seen = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+                scores = product(q, tl.trans(k), IEEE) * scale
+                total += tl.sum(tl.where(seen, tl.exp(scores - top[:, None]), 0.0), 1)
+        inner = 1.0 / tl.where(total == 0.0, 1.0, total)
+    else:
+        inner = start_threshold(top, parameter)
+        total, slope = row_sums(
+            x, visible, q, K, mask, rows, end, key_step, queries, keys, scale, top, inner,
+            parameter, DIM, WIDTH, N, MAP, MASKED, CAUSAL, IEEE, ONE_TILE,
+        )  # fmt: skip
+        inner, _ = newton_step(inner, total, slope, parameter, True, MAP)
+        moving, number = 1, 1
+        while (moving > 0) & (number < 60):
+            total, slope = row_sums(
+                x, visible, q, K, mask, rows, end, key_step, queries, keys, scale, top, inner,
+                parameter, DIM, WIDTH, N, MAP, MASKED, CAUSAL, IEEE, ONE_TILE,
+            )  # fmt: skip
+            inner, going_on = newton_step(inner, total, slope, parameter, False, MAP)
+            moving = tl.max(going_on.to(tl.int32), 0)
+            number += 1
+    return top, inner
+
+
+@triton.jit
+def forward_kernel(
+    Q, K, V, OUTPUT, STATE, MASK, PARAMETERS, SEED,
+    query_batch, query_step, key_batch, key_step, output_batch, output_step, mask_batch,
+    queries, keys, scale, least_kept, keep_scale,
+    HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    MAP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
+):  # fmt: skip
+    """The output of M queries of one head of one sentence, and the state of their rows."""
+    block, number = tl.program_id(0), tl.program_id(1)
+    batch, head = (number // HEADS).to(tl.int64), number % HEADS
+    Q += batch * query_batch + head * DIM
+    K += batch * key_batch + head * DIM
+    V += batch * key_batch + head * DIM
+    OUTPUT += batch * output_batch + head * DIM
+    mask = MASK + batch * mask_batch
+    parameter = tl.load(PARAMETERS + head)
+    rows = block * M + tl.arange(0, M)
+    q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
+    end = keys
+    if CAUSAL:
+        end = tl.minimum(keys, (block + 1) * M + keys - queries)
+    x, visible = 0.0, 0
+    top, inner = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+    if ONE_TILE:
+        cols = tl.arange(0, N)
+        k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+        visible = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+        x = product(q, tl.trans(k), IEEE) * scale
+    if MAP <= NORMALISED:
+        top, inner = describe_rows(
+            x, visible, q, K, mask, rows, end, key_step, queries, keys, scale, parameter,
+            DIM, WIDTH, M, N, MAP, MASKED, CAUSAL, IEEE, ONE_TILE,
+        )  # fmt: skip
+        state = STATE + (number.to(tl.int64) * queries + rows) * 2
+        tl.store(state, top, rows < queries)
+        tl.store(state + 1, inner, rows < queries)
+    if DROPPED:
+        seed = tl.load(SEED)
+    if ONE_TILE:
+        weights, _ = weigh(x, visible, top, inner, parameter, MAP)
+        if DROPPED:
+            weights *= dropout_scale(seed, number, rows, cols, keys, least_kept, keep_scale)
+        v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
+        output = product(as_operand(weights, v), v, IEEE)
+    else:
+        output = tl.zeros([M, WIDTH], tl.float32)
+        for first in range(0, end, N):
+            cols = first + tl.arange(0, N)
+            k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+            seen = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+            scores = product(q, tl.trans(k), IEEE) * scale
+            weights, _ = weigh(scores, seen, top, inner, parameter, MAP)
+            if DROPPED:
+                weights *= dropout_scale(seed, number, rows, cols, keys, least_kept, keep_scale)
+            v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
+            output += product(as_operand(weights, v), v, IEEE)
+    store_rows(OUTPUT, rows, output_step, queries, output, DIM, WIDTH)
+
+
+@triton.jit
+def gradient_tile(
+    q, k, v, grad, mask, rows, cols, queries, keys, scale, top, inner, parameter,
+    seed, number, least_kept, keep_scale,
+    MAP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr,
+):  # fmt: skip
+    """Of one tile: weights p, slopes g, dropout's factors, and the gradient dp of the weights."""
+    visible = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+    p, g = weigh(product(q, tl.trans(k), IEEE) * scale, visible, top, inner, parameter, MAP)
+    dp = product(grad, tl.trans(v), IEEE)
+    dropped = p
+    if DROPPED:
+        factors = dropout_scale(seed, number, rows, cols, keys, least_kept, keep_scale)
+        dropped = p * factors
+        dp *= factors
+    return p, g, dropped, dp
+
+
+@triton.jit
+def parameter_sum(p, g, dp, parameter, MAP: tl.constexpr):
+    """What a tile adds to the gradient of the head's parameter; dp is less its mean."""
+    if MAP == ENTMAX:
+        return tl.sum(tl.sum(beta_slope(p, g, parameter) * dp, 1), 0)
+    else:
+        return -tl.sum(tl.sum(g * dp, 1), 0)
+
+
+@triton.jit
+def backward_queries_kernel(
+    Q, K, V, GRAD, STATE, MEAN, MASK, PARAMETERS, SEED, GRAD_Q, GRAD_PARAMETERS,
+    query_batch, query_step, key_batch, key_step, output_batch, output_step, mask_batch,
+    queries, keys, scale, least_kept, keep_scale,
+    HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    MAP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr, LEARNED: tl.constexpr,
+):  # fmt: skip
+    """Gradients of M queries, the mean [M] of each row, and a part of the parameter's gradient."""
+    block, number = tl.program_id(0), tl.program_id(1)
+    batch, head = (number // HEADS).to(tl.int64), number % HEADS
+    Q += batch * query_batch + head * DIM
+    GRAD_Q += batch * query_batch + head * DIM
+    K += batch * key_batch + head * DIM
+    V += batch * key_batch + head * DIM
+    GRAD += batch * output_batch + head * DIM
+    mask = MASK + batch * mask_batch
+    parameter = tl.load(PARAMETERS + head)
+    rows = block * M + tl.arange(0, M)
+    q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
+    grad = load_rows(GRAD, rows, output_step, queries, DIM, WIDTH)
+    place = number.to(tl.int64) * queries + rows
+    top, inner = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+    if MAP <= NORMALISED:
+        top = tl.load(STATE + place * 2, rows < queries, other=0.0)
+        inner = tl.load(STATE + place * 2 + 1, rows < queries, other=0.0)
+    seed = 0
+    if DROPPED:
+        seed = tl.load(SEED)
+    end = keys
+    if CAUSAL:
+        end = tl.minimum(keys, (block + 1) * M + keys - queries)
+    mean = tl.zeros([M], tl.float32)
+    if MAP <= NORMALISED:
+        total = tl.zeros([M], tl.float32)
+        for first in range(0, end, N):
+            cols = first + tl.arange(0, N)
+            k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+            v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
+            p, g, dropped, dp = gradient_tile(
+                q, k, v, grad, mask, rows, cols, queries, keys, scale, top, inner, parameter,
+                seed, number, least_kept, keep_scale, MAP, MASKED, CAUSAL, DROPPED, IEEE,
+            )  # fmt: skip
+            total += tl.sum(g, 1)
+            mean += tl.sum(g * dp, 1)
+        mean /= tl.maximum(total, TINY)
+        tl.store(MEAN + place, mean, rows < queries)
+    grad_q = tl.zeros([M, WIDTH], tl.float32)
+    grad_parameter = 0.0
+    for first in range(0, end, N):
+        cols = first + tl.arange(0, N)
+        k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+        v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
+        p, g, dropped, dp = gradient_tile(
+            q, k, v, grad, mask, rows, cols, queries, keys, scale, top, inner, parameter,
+            seed, number, least_kept, keep_scale, MAP, MASKED, CAUSAL, DROPPED, IEEE,
+        )  # fmt: skip
+        dp -= mean[:, None]
+        if LEARNED:
+            grad_parameter += parameter_sum(p, g, dp, parameter, MAP)
+        grad_q += product((g * dp * scale).to(k.dtype), k, IEEE)
+    store_rows(GRAD_Q, rows, query_step, queries, grad_q, DIM, WIDTH)
+    if LEARNED:
+        tl.store(GRAD_PARAMETERS + number.to(tl.int64) * tl.num_programs(0) + block, grad_parameter)
+
+
+@triton.jit
+def backward_keys_kernel(
+    Q, K, V, GRAD, STATE, MEAN, MASK, PARAMETERS, SEED, GRAD_K, GRAD_V,
+    query_batch, query_step, key_batch, key_step, output_batch, output_step, mask_batch,
+    queries, keys, scale, least_kept, keep_scale,
+    HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    MAP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr,
+):  # fmt: skip
+    """Gradients of N keys and values of one head of one sentence."""
+    block, number = tl.program_id(0), tl.program_id(1)
+    batch, head = (number // HEADS).to(tl.int64), number % HEADS
+    Q += batch * query_batch + head * DIM
+    K += batch * key_batch + head * DIM
+    V += batch * key_batch + head * DIM
+    GRAD_K += batch * key_batch + head * DIM
+    GRAD_V += batch * key_batch + head * DIM
+    GRAD += batch * output_batch + head * DIM
+    mask = MASK + batch * mask_batch
+    parameter = tl.load(PARAMETERS + head)
+    cols = block * N + tl.arange(0, N)
+    k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+    v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
+    seed = 0
+    if DROPPED:
+        seed = tl.load(SEED)
+    grad_k = tl.zeros([N, WIDTH], tl.float32)
+    grad_v = tl.zeros([N, WIDTH], tl.float32)
+    begin = 0
+    if CAUSAL:
+        begin = tl.maximum(0, block * N - (keys - queries)) // M * M
+    for first in range(begin, queries, M):
+        rows = first + tl.arange(0, M)
+        q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
+        grad = load_rows(GRAD, rows, output_step, queries, DIM, WIDTH)
+        place = number.to(tl.int64) * queries + rows
+        top, inner = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+        mean = tl.zeros([M], tl.float32)
+        if MAP <= NORMALISED:
+            top = tl.load(STATE + place * 2, rows < queries, other=0.0)
+            inner = tl.load(STATE + place * 2 + 1, rows < queries, other=0.0)
+            mean = tl.load(MEAN + place, rows < queries, other=0.0)
+        p, g, dropped, dp = gradient_tile(
+            q, k, v, grad, mask, rows, cols, queries, keys, scale, top, inner, parameter,
+            seed, number, least_kept, keep_scale, MAP, MASKED, CAUSAL, DROPPED, IEEE,
+        )  # fmt: skip
+        grad_v += product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
+        grad_k += product(tl.trans((g * (dp - mean[:, None]) * scale).to(q.dtype)), q, IEEE)
+    store_rows(GRAD_K, cols, key_step, keys, grad_k, DIM, WIDTH)
+    store_rows(GRAD_V, cols, key_step, keys, grad_v, DIM, WIDTH)
+
+
+@triton.jit
+def backward_short_kernel(
+    Q, K, V, GRAD, STATE, MASK, PARAMETERS, SEED, GRAD_Q, GRAD_K, GRAD_V, GRAD_PARAMETERS,
+    query_batch, query_step, key_batch, key_step, output_batch, output_step, mask_batch,
+    queries, keys, scale, least_kept, keep_scale,
+    HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    MAP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr, LEARNED: tl.constexpr,
+):  # fmt: skip
+    """All gradients of one head of a sentence of at most M queries and N keys: one tile."""
+    number = tl.program_id(0)
+    batch, head = (number // HEADS).to(tl.int64), number % HEADS
+    query_place = batch * query_batch + head * DIM
+    key_place = batch * key_batch + head * DIM
+    mask = MASK + batch * mask_batch
+    parameter = tl.load(PARAMETERS + head)
+    rows, cols = tl.arange(0, M), tl.arange(0, N)
+    q = load_rows(Q + query_place, rows, query_step, queries, DIM, WIDTH)
+    k = load_rows(K + key_place, cols, key_step, keys, DIM, WIDTH)
+    v = load_rows(V + key_place, cols, key_step, keys, DIM, WIDTH)
+    grad = load_rows(
+        GRAD + batch * output_batch + head * DIM, rows, output_step, queries, DIM, WIDTH
+    )
+    place = number.to(tl.int64) * queries + rows
+    top, inner = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+    if MAP <= NORMALISED:
+        top = tl.load(STATE + place * 2, rows < queries, other=0.0)
+        inner = tl.load(STATE + place * 2 + 1, rows < queries, other=0.0)
+    seed = 0
+    if DROPPED:
+        seed = tl.load(SEED)
+    p, g, dropped, dp = gradient_tile(
+        q, k, v, grad, mask, rows, cols, queries, keys, scale, top, inner, parameter,
+        seed, number, least_kept, keep_scale, MAP, MASKED, CAUSAL, DROPPED, IEEE,
+    )  # fmt: skip
+    grad_v = product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
+    store_rows(GRAD_V + key_place, cols, key_step, keys, grad_v, DIM, WIDTH)
+    if MAP <= NORMALISED:
+        mean = tl.sum(g * dp, 1) / tl.maximum(tl.sum(g, 1), TINY)
+        dp -= mean[:, None]
+    if LEARNED:
+        tl.store(GRAD_PARAMETERS + number, parameter_sum(p, g, dp, parameter, MAP))
+    ds = (g * dp * scale).to(q.dtype)
+    store_rows(GRAD_K + key_place, cols, key_step, keys, product(tl.trans(ds), q, IEEE), DIM, WIDTH)
+    store_rows(GRAD_Q + query_place, rows, query_step, queries, product(ds, k, IEEE), DIM, WIDTH)

@@ -1,0 +1,61 @@
+"""What the Triton kernels share: products, accurate logarithms, and counter-based random bits."""
+
+import os
+
+import triton
+import triton.language as tl
+
+# The interpreter multiplies the raw bits of bfloat16, so that products need float32 there.
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def product(a, b, IEEE: tl.constexpr):
+    """a [M, K] times b [K, N] in float32; IEEE: without rounding float32 to TF32 before."""
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    elif IEEE:
+        return tl.dot(a, b, input_precision="ieee")
+    else:
+        return tl.dot(a, b)
+
+
+@triton.jit
+def log1p(x):
+    """log(1 + x), exact to the last bits for small x (Kahan's correction)."""
+    w = 1.0 + x
+    d = w - 1.0
+    return tl.where(d == 0.0, x, tl.log(w) * (x / tl.where(d == 0.0, 1.0, d)))
+
+
+@triton.jit
+def expm1(x):
+    """exp(x) - 1 for x <= 0, exact to the last bits for small x (Kahan's correction)."""
+    w = tl.exp(x)
+    d = w - 1.0
+    log = tl.log(tl.where(d == -1.0, 0.5, w))
+    exact = d * (x / tl.where(log == 0.0, 1.0, log))
+    return tl.where(d == 0.0, x, tl.where(d == -1.0, -1.0, exact))
+
+
+@triton.jit
+def mix(x):
+    """A bijection of 32-bit integers whose output bits each depend on all input bits."""
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    x ^= x >> 16
+    return x
+
+
+@triton.jit
+def random_bits(seed, stream, counter):
+    """32 random bits per counter: a pure function of (seed, stream, counter).
+
+    A stream's two keys come from Philox, its elements from two rounds of `mix` between them.
+    """
+    first, second, _, _ = tl.randint4x(seed, stream)
+    x = mix(counter.to(tl.uint32) ^ first.to(tl.uint32))
+    return mix(x + second.to(tl.uint32))

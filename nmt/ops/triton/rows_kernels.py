@@ -1,0 +1,224 @@
+"""Kernels that work on rows: norms with what comes before or after them, entmax, and the loss.
+
+Sums over rows (gradients of gains, gates and biases) are made in parts: each program adds up the
+rows of its part in their order, so that the result does not depend on which one ends first.
+"""
+
+import triton
+import triton.language as tl
+
+from nmt.ops.triton.mappings import (
+    SOFTMAX,
+    TINY,
+    beta_slope,
+    entmax_factors,
+    newton_step,
+    start_threshold,
+    weigh,
+)
+from nmt.ops.triton.numerics import random_bits
+
+
+@triton.jit
+def load_row(base, row, D: tl.constexpr, W: tl.constexpr):
+    """A row [W] of a matrix with D columns in float32; 0 beyond D."""
+    column = tl.arange(0, W)
+    return tl.load(base + row * D + column, column < D, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def store_row(base, row, x, D: tl.constexpr, W: tl.constexpr):
+    """Write a row [W] of a matrix with D columns."""
+    column = tl.arange(0, W)
+    tl.store(base + row * D + column, x.to(base.dtype.element_ty), column < D)
+
+
+@triton.jit
+def gated_norm_kernel(
+    Z, GAIN, GATE, Y, SCALE, epsilon, D: tl.constexpr, W: tl.constexpr, GATED: tl.constexpr
+):
+    """y = sigmoid(gate z) gain z / rms(z), and 1 / rms(z)."""
+    row = tl.program_id(0).to(tl.int64)
+    z = load_row(Z, row, D, W)
+    scale = 1.0 / tl.sqrt(tl.sum(z * z, 0) / D + epsilon)
+    y = z * scale * load_row(GAIN, 0, D, W)
+    if GATED:
+        y *= tl.sigmoid(z * load_row(GATE, 0, D, W))
+    store_row(Y, row, y, D, W)
+    tl.store(SCALE + row, scale)
+
+
+@triton.jit
+def gated_norm_backward_kernel(
+    Z, GAIN, GATE, SCALE, GRAD_Y, GRAD_Z, GRAD_GAIN, GRAD_GATE, rows, rows_of_part,
+    D: tl.constexpr, W: tl.constexpr, GATED: tl.constexpr,
+):  # fmt: skip
+    """With r = 1 / rms(z), s = sigmoid(w z), a = dy s, b = a z, q = b (1 - s):
+    dgain = sum r b, dgate = gain sum r z q, dz = r (a gain + q gain w) - z r^3 mean(b gain)."""
+    part = tl.program_id(0).to(tl.int64)
+    gain = load_row(GAIN, 0, D, W)
+    gain_sum, gate_sum = tl.zeros([W], tl.float32), tl.zeros([W], tl.float32)
+    for row in range(part * rows_of_part, tl.minimum((part + 1) * rows_of_part, rows)):
+        z, a = load_row(Z, row, D, W), load_row(GRAD_Y, row, D, W)
+        scale = tl.load(SCALE + row)
+        slope = gain
+        if GATED:
+            gate = load_row(GATE, 0, D, W)
+            opening = tl.sigmoid(z * gate)
+            a *= opening
+            closing = z * (1.0 - opening)
+            slope = gain + closing * gain * gate
+            gate_sum += scale * z * closing * a
+        gain_sum += scale * a * z
+        shared = tl.sum(a * z * gain, 0) * scale * scale * scale / D
+        store_row(GRAD_Z, row, a * slope * scale - z * shared, D, W)
+    store_row(GRAD_GAIN, part, gain_sum, D, W)
+    if GATED:
+        store_row(GRAD_GATE, part, gate_sum * gain, D, W)
+
+
+@triton.jit
+def keep(SEED, row, least_kept, keep_scale, D: tl.constexpr, W: tl.constexpr):
+    """Dropout's factors [W] of a row: 0 or keep_scale; the row is the stream of random bits."""
+    bits = random_bits(tl.load(SEED), row.to(tl.int32), tl.arange(0, W))
+    return tl.where(bits >= least_kept, keep_scale, 0.0)
+
+
+@triton.jit
+def add_norm_kernel(
+    RESIDUAL, X, GAIN, BIAS, SEED, SUM, Y, MEAN, SCALE, epsilon, least_kept, keep_scale,
+    D: tl.constexpr, W: tl.constexpr, DROPPED: tl.constexpr,
+):  # fmt: skip
+    """y = LayerNorm(residual + dropout(x)); the sum, its mean and 1 / deviation are kept."""
+    row = tl.program_id(0).to(tl.int64)
+    x = load_row(X, row, D, W)
+    if DROPPED:
+        x *= keep(SEED, row, least_kept, keep_scale, D, W)
+    total = x + load_row(RESIDUAL, row, D, W)
+    store_row(SUM, row, total, D, W)
+    mean = tl.sum(total, 0) / D
+    centred = tl.where(tl.arange(0, W) < D, total - mean, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / D + epsilon)
+    store_row(Y, row, centred * scale * load_row(GAIN, 0, D, W) + load_row(BIAS, 0, D, W), D, W)
+    tl.store(MEAN + row, mean)
+    tl.store(SCALE + row, scale)
+
+
+@triton.jit
+def add_norm_backward_kernel(
+    SUM, GAIN, SEED, MEAN, SCALE, GRAD_Y, GRAD_RESIDUAL, GRAD_X, GRAD_GAIN, GRAD_BIAS,
+    rows, rows_of_part, least_kept, keep_scale,
+    D: tl.constexpr, W: tl.constexpr, DROPPED: tl.constexpr,
+):  # fmt: skip
+    """With y the normed row and g = dy gain: the gradient of the sum is
+    scale (g - mean(g) - y mean(g y)), that of x the same after dropout."""
+    part = tl.program_id(0).to(tl.int64)
+    inside = tl.arange(0, W) < D
+    gain = load_row(GAIN, 0, D, W)
+    gain_sum, bias_sum = tl.zeros([W], tl.float32), tl.zeros([W], tl.float32)
+    for row in range(part * rows_of_part, tl.minimum((part + 1) * rows_of_part, rows)):
+        scale = tl.load(SCALE + row)
+        y = tl.where(inside, (load_row(SUM, row, D, W) - tl.load(MEAN + row)) * scale, 0.0)
+        dy = load_row(GRAD_Y, row, D, W)
+        gain_sum += dy * y
+        bias_sum += dy
+        g = dy * gain
+        grad = (g - tl.sum(g, 0) / D - y * (tl.sum(g * y, 0) / D)) * scale
+        store_row(GRAD_RESIDUAL, row, grad, D, W)
+        if DROPPED:
+            grad *= keep(SEED, row, least_kept, keep_scale, D, W)
+            store_row(GRAD_X, row, grad, D, W)
+    store_row(GRAD_GAIN, part, gain_sum, D, W)
+    store_row(GRAD_BIAS, part, bias_sum, D, W)
+
+
+@triton.jit
+def entmax_kernel(
+    X, Y, BETA, queries, keys, HEADS: tl.constexpr, W: tl.constexpr, MAP: tl.constexpr
+):
+    """Weights of a row of scores [keys] of [B, H, Q, K]; hidden keys have -inf."""
+    row = tl.program_id(0).to(tl.int64)
+    beta = tl.load(BETA + (row // queries) % HEADS)
+    column = tl.arange(0, W)
+    x = tl.load(X + row * keys + column, column < keys, other=-float("inf")).to(tl.float32)
+    x = x[None, :]
+    visible = x > -float("inf")
+    top = tl.max(x, 1)
+    top = tl.where(top == -float("inf"), 0.0, top)
+    inner = start_threshold(top, beta)
+    if MAP == SOFTMAX:
+        total = tl.sum(tl.where(visible, tl.exp(x - top[:, None]), 0.0), 1)
+        inner = 1.0 / tl.where(total == 0.0, 1.0, total)
+    else:
+        moving, number = 1, 0
+        while (moving > 0) & (number < 60):
+            p, g = entmax_factors(x - top[:, None], inner, beta, MAP)
+            total = tl.sum(tl.where(visible, p, 0.0), 1)
+            slope = tl.sum(tl.where(visible, g, 0.0), 1)
+            if number == 0:
+                inner, going_on = newton_step(inner, total, slope, beta, True, MAP)
+                moving = 1
+            else:
+                inner, going_on = newton_step(inner, total, slope, beta, False, MAP)
+                moving = tl.max(going_on.to(tl.int32), 0)
+            number += 1
+    p, _ = weigh(x, visible, top, inner, beta, MAP)
+    place = Y + row * keys + column[None, :]
+    tl.store(place, p.to(Y.dtype.element_ty), column[None, :] < keys)
+
+
+@triton.jit
+def entmax_backward_kernel(
+    P, GRAD_P, GRAD_X, BETA, GRAD_BETA, queries, keys,
+    HEADS: tl.constexpr, W: tl.constexpr, LEARNED: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a row of scores by that of its weights, and the row's part of beta's."""
+    row = tl.program_id(0).to(tl.int64)
+    beta = tl.load(BETA + (row // queries) % HEADS)
+    column = tl.arange(0, W)
+    inside = column < keys
+    p = tl.load(P + row * keys + column, inside, other=0.0).to(tl.float32)
+    grad = tl.load(GRAD_P + row * keys + column, inside, other=0.0).to(tl.float32)
+    g = tl.where(p > 0.0, tl.exp(tl.log(tl.maximum(p, TINY)) * (1.0 - beta)), 0.0)
+    grad -= tl.sum(grad * g, 0) / tl.maximum(tl.sum(g, 0), TINY)
+    if LEARNED:
+        tl.store(GRAD_BETA + row, tl.sum(beta_slope(p, g, beta) * grad, 0))
+    tl.store(GRAD_X + row * keys + column, (g * grad).to(GRAD_X.dtype.element_ty), inside)
+
+
+@triton.jit
+def cross_entropy_kernel(
+    LOGITS, GOLD, LOSS, LIKELIHOOD, vocabulary, smoothing, factor,
+    N: tl.constexpr, NEEDS_GRADIENT: tl.constexpr,
+):  # fmt: skip
+    """Label-smoothed loss and negative log-likelihood of a row of logits.
+
+    The row is read once for its normaliser, and once more to overwrite it by its gradient times
+    `factor`: one buffer of logits is all there is.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    logits = LOGITS + row * vocabulary
+    top, total, plain = -float("inf"), 0.0, 0.0
+    for first in range(0, vocabulary, N):
+        column = first + tl.arange(0, N)
+        inside = column < vocabulary
+        x = tl.load(logits + column, inside, other=-float("inf")).to(tl.float32)
+        highest = tl.maximum(top, tl.max(x, 0))
+        total = total * tl.exp(top - highest) + tl.sum(tl.exp(x - highest), 0)
+        plain += tl.sum(tl.where(inside, x, 0.0), 0)
+        top = highest
+    normaliser = top + tl.log(total)
+    gold = tl.load(GOLD + row)
+    likelihood = normaliser - tl.load(logits + gold).to(tl.float32)
+    uniform = normaliser - plain / vocabulary
+    tl.store(LIKELIHOOD + row, likelihood)
+    tl.store(LOSS + row, (1.0 - smoothing) * likelihood + smoothing * uniform)
+    if NEEDS_GRADIENT:
+        tl.debug_barrier()  # the gold logit has been read before its place is overwritten
+        for first in range(0, vocabulary, N):
+            column = first + tl.arange(0, N)
+            inside = column < vocabulary
+            x = tl.load(logits + column, inside, other=0.0).to(tl.float32)
+            slope = tl.exp(x - normaliser) - smoothing / vocabulary
+            slope = tl.where(column == gold, slope - (1.0 - smoothing), slope) * factor
+            tl.store(logits + column, slope.to(LOGITS.dtype.element_ty), inside)
