@@ -23,14 +23,14 @@ from nmt.ops.triton.numerics import random_bits
 def load_row(base, row, D: tl.constexpr, W: tl.constexpr):
     """A row [W] of a matrix with D columns in float32; 0 beyond D."""
     column = tl.arange(0, W)
-    return tl.load(base + row * D + column, column < D, other=0.0).to(tl.float32)
+    return tl.load(base + tl.cast(row, tl.int64) * D + column, column < D, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def store_row(base, row, x, D: tl.constexpr, W: tl.constexpr):
     """Write a row [W] of a matrix with D columns."""
     column = tl.arange(0, W)
-    tl.store(base + row * D + column, x.to(base.dtype.element_ty), column < D)
+    tl.store(base + tl.cast(row, tl.int64) * D + column, x.to(base.dtype.element_ty), column < D)
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def gated_norm_kernel(
     Z, GAIN, GATE, Y, SCALE, epsilon, D: tl.constexpr, W: tl.constexpr, GATED: tl.constexpr
 ):
     """y = sigmoid(gate z) gain z / rms(z), and 1 / rms(z)."""
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(0)
     z = load_row(Z, row, D, W)
     scale = 1.0 / tl.sqrt(tl.sum(z * z, 0) / D + epsilon)
     y = z * scale * load_row(GAIN, 0, D, W)
@@ -55,10 +55,11 @@ def gated_norm_backward_kernel(
 ):  # fmt: skip
     """With r = 1 / rms(z), s = sigmoid(w z), a = dy s, b = a z, q = b (1 - s):
     dgain = sum r b, dgate = gain sum r z q, dz = r (a gain + q gain w) - z r^3 mean(b gain)."""
-    part = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(0)
     gain = load_row(GAIN, 0, D, W)
     gain_sum, gate_sum = tl.zeros([W], tl.float32), tl.zeros([W], tl.float32)
-    for row in range(part * rows_of_part, tl.minimum((part + 1) * rows_of_part, rows)):
+    for index in range(0, tl.minimum(rows_of_part, rows - part * rows_of_part)):
+        row = part * rows_of_part + index
         z, a = load_row(Z, row, D, W), load_row(GRAD_Y, row, D, W)
         scale = tl.load(SCALE + row)
         slope = gain
@@ -80,7 +81,7 @@ def gated_norm_backward_kernel(
 @triton.jit
 def keep(SEED, row, least_kept, keep_scale, D: tl.constexpr, W: tl.constexpr):
     """Dropout's factors [W] of a row: 0 or keep_scale; the row is the stream of random bits."""
-    bits = random_bits(tl.load(SEED), row.to(tl.int32), tl.arange(0, W))
+    bits = random_bits(tl.load(SEED), row, tl.arange(0, W))
     return tl.where(bits >= least_kept, keep_scale, 0.0)
 
 
@@ -90,7 +91,7 @@ def add_norm_kernel(
     D: tl.constexpr, W: tl.constexpr, DROPPED: tl.constexpr,
 ):  # fmt: skip
     """y = LayerNorm(residual + dropout(x)); the sum, its mean and 1 / deviation are kept."""
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(0)
     x = load_row(X, row, D, W)
     if DROPPED:
         x *= keep(SEED, row, least_kept, keep_scale, D, W)
@@ -112,11 +113,12 @@ def add_norm_backward_kernel(
 ):  # fmt: skip
     """With y the normed row and g = dy gain: the gradient of the sum is
     scale (g - mean(g) - y mean(g y)), that of x the same after dropout."""
-    part = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(0)
     inside = tl.arange(0, W) < D
     gain = load_row(GAIN, 0, D, W)
     gain_sum, bias_sum = tl.zeros([W], tl.float32), tl.zeros([W], tl.float32)
-    for row in range(part * rows_of_part, tl.minimum((part + 1) * rows_of_part, rows)):
+    for index in range(0, tl.minimum(rows_of_part, rows - part * rows_of_part)):
+        row = part * rows_of_part + index
         scale = tl.load(SCALE + row)
         y = tl.where(inside, (load_row(SUM, row, D, W) - tl.load(MEAN + row)) * scale, 0.0)
         dy = load_row(GRAD_Y, row, D, W)

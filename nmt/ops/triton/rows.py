@@ -1,0 +1,183 @@
+"""Norms, entmax and the loss by the row kernels: tensors in, tensors out.
+
+Shapes: N rows, D width, B batch, H heads, Q queries, K keys, V vocabulary.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from nmt.ops.triton import rows_kernels as kernels
+
+PARTS = 512  # programs that share the rows of a backward pass: some for each multiprocessor
+LARGEST_ROW = 1 << 16  # numbers of a row that one program can hold
+LOGITS_AT_ONCE = 4096  # of a row of logits
+LEVELS = 1 << 32  # a dropout rate is rounded to a multiple of 1 / LEVELS
+
+
+class Dropout(NamedTuple):
+    """The rate, and the seed [1] of the random bits on the device."""
+
+    rate: float
+    seed: Tensor
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What the kernels compare the bits with, and the factor of what is kept."""
+        dropped = round(self.rate * LEVELS)
+        return {"least_kept": dropped, "keep_scale": LEVELS / (LEVELS - dropped)}
+
+
+def warps(width: int) -> int:
+    """Warps for a row: about 8 numbers per thread."""
+    return min(16, max(1, width // 256))
+
+
+def parts_of(rows: int) -> tuple[int, int]:
+    """The number of parts of a sum over rows, and the rows of each."""
+    size = triton.cdiv(max(1, rows), PARTS)
+    return triton.cdiv(max(1, rows), size), size
+
+
+def gated_norm(z: Tensor, gain: Tensor, gate: Tensor | None, epsilon: float) -> list[Tensor]:
+    """sigmoid(gate z) gain z / rms(z) for z [N, D], and 1 / rms(z) [N]."""
+    rows, width = z.shape
+    y = torch.empty_like(z)
+    scale = torch.empty(rows, dtype=torch.float32, device=z.device)
+    size = triton.next_power_of_2(width)
+    kernels.gated_norm_kernel[(rows,)](
+        *(z, gain, gain if gate is None else gate, y, scale, epsilon),
+        D=width,
+        W=size,
+        GATED=gate is not None,
+        num_warps=warps(size),
+    )
+    return [y, scale]
+
+
+def gated_norm_backward(
+    z: Tensor, gain: Tensor, gate: Tensor | None, scale: Tensor, grad_y: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of z, gain and gate."""
+    rows, width = z.shape
+    parts, rows_of_part = parts_of(rows)
+    grad_z = torch.empty_like(z)
+    sums = torch.empty(2, parts, width, dtype=torch.float32, device=z.device)
+    size = triton.next_power_of_2(width)
+    kernels.gated_norm_backward_kernel[(parts,)](
+        *(z, gain, gain if gate is None else gate, scale, grad_y, grad_z, sums[0], sums[1]),
+        *(rows, rows_of_part),
+        D=width,
+        W=size,
+        GATED=gate is not None,
+        num_warps=warps(size),
+    )
+    grad_gain = sums[0].sum(0).to(gain.dtype)
+    return grad_z, grad_gain, None if gate is None else sums[1].sum(0).to(gate.dtype)
+
+
+class NormedSum(NamedTuple):
+    """The output of `add_norm`, and what its derivative needs."""
+
+    output: Tensor  # [N, D]
+    sums: Tensor  # [N, D]
+    means: Tensor  # [N]
+    scales: Tensor  # [N]
+
+
+def add_norm(
+    residual: Tensor, x: Tensor, gain: Tensor, bias: Tensor, dropout: Dropout | None, epsilon: float
+) -> NormedSum:
+    """LayerNorm(residual + dropout(x)) for x [N, D]."""
+    rows, width = x.shape
+    sums, output = torch.empty_like(residual), torch.empty_like(residual)
+    means, scales = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))
+    size = triton.next_power_of_2(width)
+    numbers = {"least_kept": 0, "keep_scale": 1.0} if dropout is None else dropout.numbers
+    kernels.add_norm_kernel[(rows,)](
+        *(residual, x, gain, bias, means if dropout is None else dropout.seed),
+        *(sums, output, means, scales, epsilon),
+        **numbers,
+        D=width,
+        W=size,
+        DROPPED=dropout is not None,
+        num_warps=warps(size),
+    )
+    return NormedSum(output, sums, means, scales)
+
+
+def add_norm_backward(
+    normed: NormedSum, gain: Tensor, dropout: Dropout | None, grad_y: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of residual, x, gain and bias."""
+    rows, width = grad_y.shape
+    parts, rows_of_part = parts_of(rows)
+    grad_residual = torch.empty_like(normed.sums)
+    grad_x = grad_residual if dropout is None else torch.empty_like(grad_residual)
+    sums = torch.empty(2, parts, width, dtype=torch.float32, device=grad_y.device)
+    size = triton.next_power_of_2(width)
+    numbers = {"least_kept": 0, "keep_scale": 1.0} if dropout is None else dropout.numbers
+    kernels.add_norm_backward_kernel[(parts,)](
+        *(normed.sums, gain, normed.means if dropout is None else dropout.seed),
+        *(normed.means, normed.scales, grad_y, grad_residual, grad_x, sums[0], sums[1]),
+        *(rows, rows_of_part),
+        **numbers,
+        D=width,
+        W=size,
+        DROPPED=dropout is not None,
+        num_warps=warps(size),
+    )
+    return grad_residual, grad_x, sums[0].sum(0).to(gain.dtype), sums[1].sum(0).to(gain.dtype)
+
+
+def entmax(scores: Tensor, beta: Tensor, mapping: int) -> Tensor:
+    """Weights of scores [B, H, Q, K] with -inf at hidden keys; beta [H]; rows of -inf become 0."""
+    batch, heads, queries, keys = scores.shape
+    weights = torch.empty_like(scores)
+    size = triton.next_power_of_2(keys)
+    kernels.entmax_kernel[(batch * heads * queries,)](
+        *(scores, weights, beta, queries, keys),
+        HEADS=heads,
+        W=size,
+        MAP=mapping,
+        num_warps=warps(size),
+    )
+    return weights
+
+
+def entmax_backward(
+    weights: Tensor, beta: Tensor, grad_weights: Tensor, *, learned: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of the scores, and of beta [H] where it is learned."""
+    batch, heads, queries, keys = weights.shape
+    grad = torch.empty_like(weights)
+    grad_beta = torch.empty(batch, heads, queries, dtype=torch.float32, device=weights.device)
+    size = triton.next_power_of_2(keys)
+    kernels.entmax_backward_kernel[(batch * heads * queries,)](
+        *(weights, grad_weights, grad, beta, grad_beta, queries, keys),
+        HEADS=heads,
+        W=size,
+        LEARNED=learned,
+        num_warps=warps(size),
+    )
+    return grad, grad_beta.sum((0, 2)) if learned else None
+
+
+def cross_entropy_(
+    logits: Tensor, gold: Tensor, *, smoothing: float, factor: float, needs_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    """Smoothed losses and negative log-likelihoods [N] of logits [N, V].
+
+    With `needs_gradient` the logits are overwritten by their gradient times `factor`.
+    """
+    rows, vocabulary = logits.shape
+    loss, likelihood = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in "12")
+    kernels.cross_entropy_kernel[(rows,)](
+        *(logits, gold, loss, likelihood, vocabulary, smoothing, factor),
+        N=min(LOGITS_AT_ONCE, triton.next_power_of_2(vocabulary)),
+        NEEDS_GRADIENT=needs_gradient,
+        num_warps=8,
+    )
+    return loss, likelihood
