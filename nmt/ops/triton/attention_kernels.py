@@ -50,9 +50,7 @@ def store_rows(base, rows, step, count, x, DIM: tl.constexpr, WIDTH: tl.constexp
 
 
 @triton.jit
-def find_visible(
-    mask, rows, cols, queries, keys, MASKED: tl.constexpr, CAUSAL: tl.constexpr
-):
+def find_visible(mask, rows, cols, queries, keys, MASKED: tl.constexpr, CAUSAL: tl.constexpr):
     """[M, N]: whether a query may see a key."""
     inside = cols < keys
     if MASKED:

@@ -1,0 +1,216 @@
+"""Fused attention against its definition in float64: values, gradients, zeros, masks, dropout."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.model.activations import ACTIVATIONS, masked_softmax
+from nmt.model.entmax import entmax
+from nmt.ops.triton.attention import FusedCall, attend, attend_backward, split
+
+MAPS = [
+    "softmax",
+    "sparsemax",
+    "entmax15",
+    "entmax",
+    "relu",
+    "gelu",
+    "leaky_relu",
+    "squared_relu",
+    "identity",
+]
+# Batch, queries, keys, heads, width of a head, causal, masked. One tile and several, forward and
+# backward; widths that are no power of two.
+SHAPES = {
+    "one_tile": (2, 5, 7, 2, 16, False, True),
+    "causal": (1, 33, 33, 2, 32, True, False),
+    "causal_tiles": (2, 70, 70, 1, 64, True, False),
+    "many_keys": (1, 20, 150, 2, 24, False, True),
+    "many_queries": (1, 150, 40, 1, 16, False, True),
+    "one_of_each": (1, 1, 1, 1, 16, False, False),
+}
+TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 2.5e-2}
+
+
+def make_call(name: str, shape: str, *, dropout: float = 0.0) -> tuple[FusedCall, list[Tensor]]:
+    """A call, and projections in float32."""
+    batch, queries, keys, heads, width, causal, masked = SHAPES[shape]
+    number = MAPS.index(name)
+    fixed = {"sparsemax": 1.0, "entmax15": 0.5}
+    parameters = torch.randn(heads) * 0.1
+    if number <= MAPS.index("entmax"):
+        parameters = torch.rand(heads) * 0.9 + 0.05
+        if name in fixed:
+            parameters.fill_(fixed[name])
+    mask = None
+    if masked:
+        mask = torch.rand(batch, keys) > 0.3
+        mask[1:] = False  # a sentence without a visible key
+    call = FusedCall(
+        heads=heads,
+        map=number,
+        scale=width**-0.5,
+        causal=causal,
+        dropout=dropout,
+        learned=name == "entmax" or number > MAPS.index("entmax"),
+        mask=mask,
+        parameters=parameters,
+        seed=torch.tensor([2026]) if dropout else None,
+    )
+    dim = heads * width
+    if queries == keys:
+        return call, [torch.randn(batch, queries, 3 * dim)]
+    return call, [torch.randn(batch, queries, dim), torch.randn(batch, keys, 2 * dim)]
+
+
+def weights_by_definition(call: FusedCall, scores: Tensor, visible: Tensor) -> Tensor:
+    name, parameters = MAPS[call.map], call.parameters[:, None, None]
+    if name == "softmax":
+        return masked_softmax(scores, visible)
+    if name in ("sparsemax", "entmax15"):
+        return entmax(scores, visible, 1.0 if name == "sparsemax" else 0.5)
+    if name == "entmax":
+        return entmax(scores, visible, parameters)
+    return ACTIVATIONS[name]((scores - parameters).masked_fill(~visible, 0.0))
+
+
+def by_definition(
+    call: FusedCall, projections: list[Tensor], factors: Tensor | float = 1.0
+) -> Tensor:
+    """[B, Q, D] by plain operations; `factors` [B, H, Q, K] are those of dropout."""
+    heads = [part.unflatten(-1, (call.heads, -1)).transpose(1, 2) for part in split(projections)]
+    query, key, value = heads
+    scores = query @ key.transpose(-1, -2) * call.scale
+    visible = torch.ones(scores.shape[-2:], dtype=torch.bool)
+    if call.causal:
+        visible = visible.tril()
+    if call.mask is not None:
+        visible = visible & call.mask[:, None, None, :]
+    weights = weights_by_definition(call, scores, visible.expand(scores.shape)) * factors
+    return (weights @ value).transpose(1, 2).flatten(2)
+
+
+def with_gradients(
+    call: FusedCall,
+    projections: list[Tensor],
+    function: Callable[[FusedCall, list[Tensor]], Tensor],
+    grad: Tensor,
+) -> list[Tensor]:
+    """Output, gradients of the projections and of the parameters, in float64."""
+    inputs = [part.double().requires_grad_() for part in projections]
+    parameters = call.parameters.double().requires_grad_()
+    output = function(replace(call, parameters=parameters), inputs)
+    output.backward(grad.double())
+    grads = [part.grad for part in inputs]
+    if call.learned:
+        grads.append(parameters.grad)
+    return [output.detach(), *[grad for grad in grads if grad is not None]]
+
+
+def fused(call: FusedCall, projections: list[Tensor], grad: Tensor) -> list[Tensor]:
+    output, state = attend(call, projections)
+    grads, grad_parameters = attend_backward(call, projections, state, grad)
+    return [output, *grads, *([] if grad_parameters is None else [grad_parameters])]
+
+
+def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.isfinite().all()
+        largest = float(other.abs().max())
+        assert float((one.double() - other).abs().max()) <= tolerance * max(largest, 1e-3)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", MAPS)
+def test_values_and_gradients(name: str, shape: str) -> None:
+    call, projections = make_call(name, shape)
+    grad = torch.randn_like(split(projections)[0])
+    expected = with_gradients(call, projections, by_definition, grad)
+    assert_close(fused(call, projections, grad), expected, TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", ["one_tile", "causal_tiles", "many_keys"])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "relu"])
+def test_half_precision(name: str, shape: str, dtype: torch.dtype) -> None:
+    call, projections = make_call(name, shape)
+    halves = [part.to(dtype) for part in projections]
+    grad = torch.randn_like(split(projections)[0]).to(dtype)
+    expected = with_gradients(call, [part.float() for part in halves], by_definition, grad)
+    assert_close(fused(call, halves, grad), expected, TOLERANCE[dtype])
+
+
+def show_weights(call: FusedCall, projections: list[Tensor]) -> Tensor:
+    """The weights [B, H, Q, K] that the kernel used, seen through one-hot values."""
+    query, key, value = split(projections)
+    assert key.shape[1] <= value.shape[-1] // call.heads
+    value.unflatten(-1, (call.heads, -1)).zero_()
+    for place in range(key.shape[1]):
+        value.unflatten(-1, (call.heads, -1))[:, place, :, place] = 1.0
+    output, _ = attend(call, projections)
+    return output.unflatten(-1, (call.heads, -1)).transpose(1, 2)[..., : key.shape[1]]
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_zeros_are_exact_and_where_the_definition_has_them(name: str) -> None:
+    call, projections = make_call(name, "one_tile")
+    weights = show_weights(call, projections)
+    expected, _ = with_gradients(call, projections, by_definition, torch.zeros(2, 5, 32))[:2]
+    expected = expected.unflatten(-1, (call.heads, -1)).transpose(1, 2)[..., :7]
+    assert torch.equal(weights == 0.0, expected == 0.0)
+    assert (weights[1] == 0.0).all()
+    if name in ("sparsemax", "relu", "squared_relu", "entmax15", "entmax"):
+        assert (weights[0] == 0.0).float().mean() > 0.3
+
+
+@pytest.mark.parametrize("shape", ["causal", "causal_tiles"])
+@pytest.mark.parametrize("name", ["softmax", "entmax15", "entmax", "relu"])
+def test_dropout_is_the_same_forward_and_backward(name: str, shape: str) -> None:
+    call, projections = make_call(name, shape, dropout=0.3)
+    batch, queries, keys, heads = *SHAPES[shape][:3], SHAPES[shape][3]
+    wide = replace(call, map=MAPS.index("identity"), parameters=torch.full((heads,), -1.0))
+    ones = [torch.zeros(batch, queries, 3 * heads * 128)]  # all scores are 0, all weights 1
+    factors = show_weights(replace(wide, causal=False), ones)
+    assert set(factors.unique().tolist()) == {0.0, factors.max().item()}
+    assert factors.max().item() == pytest.approx(1 / 0.7)
+    assert factors.shape == (batch, heads, queries, keys)
+    grad = torch.randn_like(split(projections)[0])
+    expected = with_gradients(
+        call, projections, lambda c, p: by_definition(c, p, factors.double()), grad
+    )
+    assert_close(fused(call, projections, grad), expected, TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_nan_is_not_lost(name: str) -> None:
+    call, projections = make_call(name, "causal")
+    projections[0][0, 3, 0] = torch.nan  # a query of the first head
+    output, _ = attend(call, projections)
+    assert output[0, 3].isnan().any()
+    assert output[0, :3].isfinite().all()
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_hidden_key_counts_for_nothing_whatever_its_score(name: str) -> None:
+    call, projections = make_call(name, "one_tile")
+    assert call.mask is not None
+    before, _ = attend(call, projections)
+    hidden = (~call.mask[0]).nonzero()[:, 0]
+    key = split(projections)[1]
+    for bad in (torch.nan, torch.inf, 1e30):
+        key[0, hidden] = bad
+        after, _ = attend(call, projections)
+        assert torch.equal(after, before)
+
+
+def test_large_scores_stay_finite() -> None:
+    for name in MAPS:
+        call, projections = make_call(name, "causal")
+        output, state = attend(call, [part * 1e4 for part in projections])
+        grads, _ = attend_backward(call, [part * 1e4 for part in projections], state, output)
+        assert output.isfinite().all(), name
+        assert all(grad.isfinite().all() for grad in grads), name

@@ -1,0 +1,132 @@
+"""Norms, entmax and the loss by the row kernels against their definitions in float64."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nmt.model.entmax import entmax as entmax_by_definition
+from nmt.ops.triton import rows as kernels
+
+WIDTHS = [20, 64, 512]
+COUNT = 37
+CLOSE = 1e-6
+
+
+def close(found: Tensor | None, expected: Tensor | None) -> bool:
+    assert found is not None
+    assert expected is not None
+    return bool((found - expected).abs().max() <= CLOSE * expected.abs().max())
+
+
+def variables(*tensors: Tensor) -> list[Tensor]:
+    return [tensor.double().requires_grad_() for tensor in tensors]
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_gated_norm(width: int, gated: bool) -> None:
+    z, grad, gain, gate = (
+        torch.randn(COUNT, width),
+        torch.randn(COUNT, width),
+        torch.randn(width),
+        torch.randn(width),
+    )
+    exact = variables(z, gain, gate)
+    expected = functional.rms_norm(exact[0], (width,), exact[1], 1e-8)
+    if gated:
+        expected = expected * torch.sigmoid(exact[2] * exact[0])
+    expected.backward(grad.double())
+    output, scale = kernels.gated_norm(z, gain, gate if gated else None, 1e-8)
+    found = kernels.gated_norm_backward(z, gain, gate if gated else None, scale, grad)
+    assert close(output, expected)
+    assert close(found[0], exact[0].grad)
+    assert close(found[1], exact[1].grad)
+    assert close(found[2], exact[2].grad) if gated else found[2] is None
+
+
+def test_a_row_that_attends_to_nothing_stays_zero() -> None:
+    z = torch.randn(3, 64)
+    z[1] = 0.0
+    output, scale = kernels.gated_norm(z, torch.ones(64), torch.randn(64), 1e-8)
+    grads = kernels.gated_norm_backward(
+        z, torch.ones(64), torch.randn(64), scale, torch.randn(3, 64)
+    )
+    assert (output[1] == 0.0).all()
+    assert all(grad is not None and grad.isfinite().all() for grad in grads)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_add_norm(width: int, rate: float) -> None:
+    residual, x, grad = (torch.randn(COUNT, width) for _ in range(3))
+    gain, bias = torch.randn(width), torch.randn(width)
+    dropout = kernels.Dropout(rate, torch.tensor([12345])) if rate else None
+    normed = kernels.add_norm(residual, x, gain, bias, dropout, 1e-5)
+    kept = torch.ones(COUNT, width, dtype=torch.float64)
+    if dropout is not None:
+        kept = ((normed.sums - residual) != 0.0) / (1.0 - rate)
+        assert abs(float((kept > 0).double().mean()) - 0.7) < 0.06
+    exact = variables(residual, x, gain, bias)
+    expected = functional.layer_norm(exact[0] + exact[1] * kept, (width,), exact[2], exact[3], 1e-5)
+    expected.backward(grad.double())
+    assert close(normed.output, expected)
+    found = kernels.add_norm_backward(normed, gain, dropout, grad)
+    assert all(close(one, other.grad) for one, other in zip(found, exact, strict=True))
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15", "entmax"])
+def test_entmax_rows(name: str) -> None:
+    batch, heads, queries, keys = 2, 3, 4, 37
+    scores = torch.randn(batch, heads, queries, keys) * 2
+    visible = torch.rand(batch, 1, queries, keys) > 0.3
+    visible[0, 0, 0] = False
+    fixed = {"sparsemax": 1.0, "entmax15": 0.5}.get(name)
+    beta = torch.tensor([0.01, 0.3, 0.9]) if fixed is None else torch.full((heads,), fixed)
+    exact_scores, exact_beta = variables(scores, beta)
+    if name == "softmax":
+        hidden = exact_scores.masked_fill(~visible, -1e30)
+        expected = torch.softmax(hidden, -1) * visible.any(-1, keepdim=True)
+    else:
+        by = exact_beta[:, None, None] if fixed is None else fixed
+        expected = entmax_by_definition(exact_scores, visible, by)
+    number = ["softmax", "sparsemax", "entmax15", "entmax"].index(name)
+    weights = kernels.entmax(scores.masked_fill(~visible, -torch.inf), beta, number)
+    assert float((weights - expected).abs().max()) < 2e-6
+    assert torch.equal(weights == 0.0, expected == 0.0)
+    if name == "softmax":
+        return
+    grad = torch.randn(scores.shape)
+    expected.backward(grad.double())
+    found, grad_beta = kernels.entmax_backward(weights, beta, grad, learned=fixed is None)
+    assert close(found, exact_scores.grad)
+    assert grad_beta is None if fixed is not None else close(grad_beta, exact_beta.grad)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("vocabulary", [7, 4096, 5003])
+def test_cross_entropy(vocabulary: int, smoothing: float) -> None:
+    logits, gold = torch.randn(11, vocabulary) * 3, torch.randint(0, vocabulary, (11,))
+    (exact,) = variables(logits)
+    expected = functional.cross_entropy(exact, gold, label_smoothing=smoothing, reduction="none")
+    expected.sum().backward()
+    untouched = logits.clone()
+    for needs_gradient in (False, True):
+        loss, likelihood = kernels.cross_entropy_(
+            logits, gold, smoothing=smoothing, factor=2.0, needs_gradient=needs_gradient
+        )
+        assert close(loss, expected)
+        assert close(likelihood, functional.cross_entropy(exact, gold, reduction="none"))
+        if not needs_gradient:
+            assert torch.equal(logits, untouched)
+    assert exact.grad is not None
+    assert close(logits, 2.0 * exact.grad)
+
+
+def test_loss_of_a_row_with_nan_is_nan() -> None:
+    logits = torch.randn(3, 100)
+    logits[1, 50] = torch.nan
+    loss, _ = kernels.cross_entropy_(
+        logits, torch.tensor([1, 2, 3]), smoothing=0.1, factor=1.0, needs_gradient=False
+    )
+    assert loss.isnan().tolist() == [False, True, False]
