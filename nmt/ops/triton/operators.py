@@ -1,0 +1,248 @@
+"""The kernels as operators of torch, each with a fake implementation and a derivative.
+
+So they are traced by torch.compile, checked by `torch.library.opcheck` and run on fake tensors.
+Shapes: B batch, H heads, Q queries, K keys, N rows, D width, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt.ops.triton import attention as fused
+from nmt.ops.triton import rows
+
+
+@torch.library.custom_op("nmt::attention", mutates_args=())
+def attention(
+    projections: Sequence[Tensor],
+    mask: Tensor | None,
+    parameters: Tensor,
+    seed: Tensor | None,
+    heads: int,
+    mapping: int,
+    scale: float,
+    causal: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    """Output [B, Q, D] of projections, and the state [B, H, Q, 2] of its rows of weights.
+
+    `projections` hold query, key and value side by side: [B, T, 3 D], or [B, Q, D] and
+    [B, K, 2 D]. `mask` [B, K] says which keys may be seen; `parameters` [H]; `seed` [1] of dropout.
+    """
+    call = fused.FusedCall(heads, mapping, scale, causal, dropout, False, mask, parameters, seed)
+    return fused.attend(call, projections)
+
+
+@attention.register_fake
+def _(  # type: ignore[no-untyped-def]
+    projections, mask, parameters, seed, heads, mapping, scale, causal, dropout
+):
+    query, _, _ = fused.split(projections)
+    batch, queries, _ = query.shape
+    output = torch.empty_like(query, memory_format=torch.contiguous_format)
+    return output, query.new_empty(batch, heads, queries, 2, dtype=torch.float32)
+
+
+@torch.library.custom_op("nmt::attention_backward", mutates_args=())
+def attention_backward(
+    grad_output: Tensor,
+    projections: Sequence[Tensor],
+    state: Tensor,
+    mask: Tensor | None,
+    parameters: Tensor,
+    seed: Tensor | None,
+    heads: int,
+    mapping: int,
+    scale: float,
+    causal: bool,
+    dropout: float,
+    learned: bool,
+) -> list[Tensor]:
+    """Gradients of the projections, and of the parameters [H] (zeros unless they are learned)."""
+    call = fused.FusedCall(heads, mapping, scale, causal, dropout, learned, mask, parameters, seed)
+    grads, grad_parameters = fused.attend_backward(call, projections, state, grad_output)
+    return [*grads, torch.zeros_like(parameters) if grad_parameters is None else grad_parameters]
+
+
+@attention_backward.register_fake
+def _(  # type: ignore[no-untyped-def]
+    grad_output, projections, state, mask, parameters, seed, heads, mapping, scale, causal,
+    dropout, learned,
+):  # fmt: skip
+    return [*(torch.empty_like(part) for part in projections), torch.empty_like(parameters)]
+
+
+def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    projections, mask, parameters, seed, *ctx.numbers = inputs
+    ctx.save_for_backward(output[1], mask, parameters, seed, *projections)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _attention_gradients(ctx: Any, grad: Tensor, _grad_state: Tensor) -> tuple[Any, ...]:
+    state, mask, parameters, seed, *projections = ctx.saved_tensors
+    learned = ctx.needs_input_grad[2]
+    *grads, grad_parameters = attention_backward(
+        grad.contiguous(), projections, state, mask, parameters, seed, *ctx.numbers, learned
+    )
+    return (grads, None, grad_parameters if learned else None, None, *([None] * 5))
+
+
+attention.register_autograd(_attention_gradients, setup_context=_save_attention)
+
+
+@torch.library.custom_op("nmt::gated_norm", mutates_args=())
+def gated_norm(
+    z: Tensor, gain: Tensor, gate: Tensor | None, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """sigmoid(gate z) gain z / rms(z) for z [N, D], and 1 / rms(z) [N]."""
+    output, scale = rows.gated_norm(z, gain, gate, epsilon)
+    return output, scale
+
+
+@gated_norm.register_fake
+def _(z, gain, gate, epsilon):  # type: ignore[no-untyped-def]
+    return torch.empty_like(z), z.new_empty(z.shape[0], dtype=torch.float32)
+
+
+@torch.library.custom_op("nmt::gated_norm_backward", mutates_args=())
+def gated_norm_backward(
+    grad: Tensor, z: Tensor, gain: Tensor, gate: Tensor | None, scale: Tensor
+) -> list[Tensor]:
+    """Gradients of z, of the gain, and of the gate where there is one."""
+    found = rows.gated_norm_backward(z, gain, gate, scale, grad)
+    return [one for one in found if one is not None]
+
+
+@gated_norm_backward.register_fake
+def _(grad, z, gain, gate, scale):  # type: ignore[no-untyped-def]
+    return [torch.empty_like(one) for one in (z, gain, gate) if one is not None]
+
+
+def _save_gated_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    z, gain, gate, _ = inputs
+    ctx.save_for_backward(z, gain, gate, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _gated_norm_gradients(ctx: Any, grad: Tensor, _grad_scale: Tensor) -> tuple[Any, ...]:
+    z, gain, gate, scale = ctx.saved_tensors
+    found = gated_norm_backward(grad.contiguous(), z, gain, gate, scale)
+    return (*found, None) if gate is not None else (*found, None, None)
+
+
+gated_norm.register_autograd(_gated_norm_gradients, setup_context=_save_gated_norm)
+
+
+@torch.library.custom_op("nmt::add_norm", mutates_args=())
+def add_norm(
+    residual: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    bias: Tensor,
+    seed: Tensor | None,
+    dropout: float,
+    epsilon: float,
+) -> list[Tensor]:
+    """LayerNorm(residual + dropout(x)) for x [N, D]; the sum [N, D], its means and scales [N]."""
+    kept = None if seed is None else rows.Dropout(dropout, seed)
+    return list(rows.add_norm(residual, x, gain, bias, kept, epsilon))
+
+
+@add_norm.register_fake
+def _(residual, x, gain, bias, seed, dropout, epsilon):  # type: ignore[no-untyped-def]
+    whole = [torch.empty_like(residual) for _ in range(2)]
+    return [*whole, *(x.new_empty(x.shape[0], dtype=torch.float32) for _ in range(2))]
+
+
+@torch.library.custom_op("nmt::add_norm_backward", mutates_args=())
+def add_norm_backward(
+    grad: Tensor,
+    sums: Tensor,
+    means: Tensor,
+    scales: Tensor,
+    gain: Tensor,
+    seed: Tensor | None,
+    dropout: float,
+) -> list[Tensor]:
+    """Gradients of residual, x, gain and bias."""
+    kept = None if seed is None else rows.Dropout(dropout, seed)
+    normed = rows.NormedSum(sums, sums, means, scales)
+    residual, x, grad_gain, grad_bias = rows.add_norm_backward(normed, gain, kept, grad)
+    return [residual, x.clone() if x is residual else x, grad_gain, grad_bias]
+
+
+@add_norm_backward.register_fake
+def _(grad, sums, means, scales, gain, seed, dropout):  # type: ignore[no-untyped-def]
+    return [torch.empty_like(one) for one in (sums, sums, gain, gain)]
+
+
+def _save_add_norm(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    _, _, gain, _, seed, ctx.dropout, _ = inputs
+    ctx.save_for_backward(*output[1:], gain, seed)
+
+
+def _add_norm_gradients(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    found = add_norm_backward(grads[0].contiguous(), *ctx.saved_tensors, ctx.dropout)
+    return (*found, None, None, None)
+
+
+add_norm.register_autograd(_add_norm_gradients, setup_context=_save_add_norm)
+
+
+@torch.library.custom_op("nmt::entmax_rows", mutates_args=())
+def entmax_rows(scores: Tensor, beta: Tensor, mapping: int) -> Tensor:
+    """Weights of scores [B, H, Q, K] with -inf at hidden keys; beta [H] = alpha - 1."""
+    return rows.entmax(scores, beta, mapping)
+
+
+@entmax_rows.register_fake
+def _(scores, beta, mapping):  # type: ignore[no-untyped-def]
+    return torch.empty_like(scores)
+
+
+@torch.library.custom_op("nmt::entmax_rows_backward", mutates_args=())
+def entmax_rows_backward(
+    grad: Tensor, weights: Tensor, beta: Tensor, learned: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the scores and of beta (zeros unless it is learned)."""
+    found, grad_beta = rows.entmax_backward(weights, beta, grad, learned=learned)
+    return found, torch.zeros_like(beta) if grad_beta is None else grad_beta
+
+
+@entmax_rows_backward.register_fake
+def _(grad, weights, beta, learned):  # type: ignore[no-untyped-def]
+    return torch.empty_like(weights), torch.empty_like(beta)
+
+
+def _save_entmax(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(output, inputs[1])
+
+
+def _entmax_gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    learned = ctx.needs_input_grad[1]
+    found, grad_beta = entmax_rows_backward(grad.contiguous(), *ctx.saved_tensors, learned)
+    return found, grad_beta if learned else None, None
+
+
+entmax_rows.register_autograd(_entmax_gradients, setup_context=_save_entmax)
+
+
+@torch.library.custom_op("nmt::cross_entropy_", mutates_args=("logits",))
+def cross_entropy_(
+    logits: Tensor, gold: Tensor, smoothing: float, factor: float, needs_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    """Smoothed losses and negative log-likelihoods [N] of logits [N, V].
+
+    With `needs_gradient` the logits are overwritten by their gradient times `factor`.
+    """
+    return rows.cross_entropy_(
+        logits, gold, smoothing=smoothing, factor=factor, needs_gradient=needs_gradient
+    )
+
+
+@cross_entropy_.register_fake
+def _(logits, gold, smoothing, factor, needs_gradient):  # type: ignore[no-untyped-def]
+    loss, likelihood = (logits.new_empty(logits.shape[0], dtype=torch.float32) for _ in range(2))
+    return loss, likelihood
