@@ -17,16 +17,25 @@ SEED = torch.tensor([7])
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "self-attention": (
         operators.attention,
-        ([variable(2, 5, 96)], None, variable(2), SEED, 2, 4, 0.25, True, 0.2),
+        (
+            [variable(2, 5, 96)],
+            torch.ones(5, 5, dtype=torch.bool).tril(),
+            variable(2),
+            SEED,
+            2,
+            4,
+            0.25,
+            0.2,
+        ),
     ),
     "cross-attention": (
         operators.attention,
         (
             [variable(2, 5, 32), variable(2, 7, 64)],
-            torch.rand(2, 7) > 0.3,
+            torch.rand(2, 1, 1, 7) > 0.3,
             torch.tensor([0.3, 0.6], requires_grad=True),
             None,
-            *(2, 3, 0.25, False, 0.0),
+            *(2, 3, 0.25, 0.0),
         ),
     ),
     "gated norm": (operators.gated_norm, (variable(6, 20), variable(20), variable(20), 1e-8)),

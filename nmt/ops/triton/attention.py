@@ -24,10 +24,9 @@ class FusedCall:
     heads: int
     map: int  # as mappings.py numbers them
     scale: float
-    causal: bool
     dropout: float
     learned: bool  # whether the parameters have a gradient
-    mask: Tensor | None  # [B, K] boolean: which keys may be seen
+    visible: Tensor | None  # boolean, broadcastable to [B, H, Q, K]
     parameters: Tensor  # [H]
     seed: Tensor | None  # [1] int64, of dropout
 
@@ -45,7 +44,7 @@ class Tiles:
 def split(projections: Sequence[Tensor]) -> list[Tensor]:
     """Query, key and value [B, T, D], views of projections that hold them side by side."""
     width = sum(projection.shape[-1] for projection in projections) // 3
-    return [part for projection in projections for part in projection.split(width, dim=-1)]
+    return [part for projection in projections for part in torch.split(projection, width, dim=-1)]
 
 
 def power_of_two(size: int) -> int:
@@ -87,7 +86,7 @@ def arguments(
         "key_step": key.stride(1),
         "output_batch": output.stride(0),
         "output_step": output.stride(1),
-        "mask_batch": 0 if call.mask is None else call.mask.stride(0),
+        **mask_strides(call, batch, queries, key.shape[1]),
         "queries": queries,
         "keys": key.shape[1],
         "scale": call.scale,
@@ -99,17 +98,26 @@ def arguments(
         "DIM": head_dim,
         "WIDTH": power_of_two(head_dim),
         "MAP": call.map,
-        "MASKED": call.mask is not None,
-        "CAUSAL": call.causal,
+        "MASKED": call.visible is not None,
         "DROPPED": dropped > 0,
         "IEEE": query.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32,
     }
     return numbers, constants
 
 
+def mask_strides(call: FusedCall, batch: int, queries: int, keys: int) -> dict[str, int]:
+    """Distances of the mask's elements; 0 along a dimension that is broadcast."""
+    names = ("mask_batch", "mask_head", "mask_query", "mask_key")
+    if call.visible is None:
+        return dict.fromkeys(names, 0)
+    return dict(
+        zip(names, call.visible.expand(batch, call.heads, queries, keys).stride(), strict=True)
+    )
+
+
 def extras(call: FusedCall) -> tuple[Tensor, Tensor, Tensor]:
     """Mask, parameters and seed; parameters stand in for what is absent and never read."""
-    mask = call.parameters if call.mask is None else call.mask.view(torch.uint8)
+    mask = call.parameters if call.visible is None else call.visible.view(torch.uint8)
     seed = call.parameters if call.seed is None else call.seed
     return mask, call.parameters, seed
 

@@ -1,7 +1,7 @@
 """Fused attention for every score mapping: no kernel writes scores or weights to memory.
 
 Two numbers per query are kept for the backward pass (see mappings.py), which computes the weights
-again. Keys are hidden by a mask per sentence, by causality, or both. One family of kernels serves
+again. One family of kernels serves
 normalised and unnormalised mappings: with p the weights, g their slopes and dp the gradient of the
 weights, the gradient of the scores is g (dp - mean), where mean = sum(g dp) / sum(g) over a row of
 a normalised mapping, and 0 otherwise.
@@ -50,14 +50,12 @@ def store_rows(base, rows, step, count, x, DIM: tl.constexpr, WIDTH: tl.constexp
 
 
 @triton.jit
-def find_visible(mask, rows, cols, queries, keys, MASKED: tl.constexpr, CAUSAL: tl.constexpr):
+def find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED: tl.constexpr):
     """[M, N]: whether a query may see a key."""
-    inside = cols < keys
+    visible = (rows[:, None] < queries) & (cols[None, :] < keys)
     if MASKED:
-        inside = inside & (tl.load(mask + cols, inside, other=0) != 0)
-    visible = inside[None, :] & (rows[:, None] < queries)
-    if CAUSAL:
-        visible = visible & (cols[None, :] <= rows[:, None] + (keys - queries))
+        place = rows[:, None].to(tl.int64) * mask_query + cols[None, :] * mask_key
+        visible = visible & (tl.load(mask + place, visible, other=0) != 0)
     return visible
 
 
@@ -78,9 +76,10 @@ def as_operand(weights, like):
 
 @triton.jit
 def row_sums(
-    x, visible, q, K, mask, rows, end, key_step, queries, keys, scale, top, threshold, beta,
+    x, visible, q, K, mask, rows, mask_query, mask_key,
+    key_step, queries, keys, scale, top, threshold, beta,
     DIM: tl.constexpr, WIDTH: tl.constexpr, N: tl.constexpr, MAP: tl.constexpr,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
+    MASKED: tl.constexpr, IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
     """Sums [M] over all keys of entmax's weights and slopes at a threshold."""
     if ONE_TILE:
@@ -88,10 +87,10 @@ def row_sums(
         return tl.sum(tl.where(visible, p, 0.0), 1), tl.sum(tl.where(visible, g, 0.0), 1)
     else:
         total, slope = tl.zeros_like(top), tl.zeros_like(top)
-        for first in range(0, end, N):
+        for first in range(0, keys, N):
             cols = first + tl.arange(0, N)
             k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-            seen = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+            seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
             scores = product(q, tl.trans(k), IEEE) * scale
             p, g = entmax_factors(scores - top[:, None], threshold, beta, MAP)
             total += tl.sum(tl.where(seen, p, 0.0), 1)
@@ -101,9 +100,9 @@ def row_sums(
 
 @triton.jit
 def describe_rows(
-    x, visible, q, K, mask, rows, end, key_step, queries, keys, scale, parameter,
+    x, visible, q, K, mask, rows, mask_query, mask_key, key_step, queries, keys, scale, parameter,
     DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, MAP: tl.constexpr,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
+    MASKED: tl.constexpr, IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
     """`top` and `inner` [M] of each row of a normalised mapping."""
     top = tl.full([M], -float("inf"), tl.float32)
@@ -111,10 +110,10 @@ def describe_rows(
     if ONE_TILE:
         top = tl.max(tl.where(visible, x, -float("inf")), 1)
     else:
-        for first in range(0, end, N):
+        for first in range(0, keys, N):
             cols = first + tl.arange(0, N)
             k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-            seen = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+            seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
             scores = tl.where(seen, product(q, tl.trans(k), IEEE) * scale, -float("inf"))
             top = tl.maximum(top, tl.max(scores, 1))
     top = tl.where(top == -float("inf"), 0.0, top)  # rows without a visible key
@@ -122,25 +121,27 @@ def describe_rows(
         if ONE_TILE:
             total = tl.sum(tl.where(visible, tl.exp(x - top[:, None]), 0.0), 1)
         else:
-            for first in range(0, end, N):
+            for first in range(0, keys, N):
                 cols = first + tl.arange(0, N)
                 k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-                seen = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+                seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
                 scores = product(q, tl.trans(k), IEEE) * scale
                 total += tl.sum(tl.where(seen, tl.exp(scores - top[:, None]), 0.0), 1)
         inner = 1.0 / tl.where(total == 0.0, 1.0, total)
     else:
         inner = start_threshold(top, parameter)
         total, slope = row_sums(
-            x, visible, q, K, mask, rows, end, key_step, queries, keys, scale, top, inner,
-            parameter, DIM, WIDTH, N, MAP, MASKED, CAUSAL, IEEE, ONE_TILE,
+            x, visible, q, K, mask, rows, mask_query, mask_key,
+            key_step, queries, keys, scale, top, inner,
+            parameter, DIM, WIDTH, N, MAP, MASKED, IEEE, ONE_TILE,
         )  # fmt: skip
         inner, _ = newton_step(inner, total, slope, parameter, True, MAP)
         moving, number = 1, 1
         while (moving > 0) & (number < 60):
             total, slope = row_sums(
-                x, visible, q, K, mask, rows, end, key_step, queries, keys, scale, top, inner,
-                parameter, DIM, WIDTH, N, MAP, MASKED, CAUSAL, IEEE, ONE_TILE,
+                x, visible, q, K, mask, rows, mask_query, mask_key,
+                key_step, queries, keys, scale, top, inner,
+                parameter, DIM, WIDTH, N, MAP, MASKED, IEEE, ONE_TILE,
             )  # fmt: skip
             inner, going_on = newton_step(inner, total, slope, parameter, False, MAP)
             moving = tl.max(going_on.to(tl.int32), 0)
@@ -151,10 +152,11 @@ def describe_rows(
 @triton.jit
 def forward_kernel(
     Q, K, V, OUTPUT, STATE, MASK, PARAMETERS, SEED,
-    query_batch, query_step, key_batch, key_step, output_batch, output_step, mask_batch,
+    query_batch, query_step, key_batch, key_step, output_batch, output_step,
+    mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
     """The output of M queries of one head of one sentence, and the state of their rows."""
@@ -164,24 +166,22 @@ def forward_kernel(
     K += batch * key_batch + head * DIM
     V += batch * key_batch + head * DIM
     OUTPUT += batch * output_batch + head * DIM
-    mask = MASK + batch * mask_batch
+    mask = MASK + batch * mask_batch + head * mask_head
     parameter = tl.load(PARAMETERS + head)
     rows = block * M + tl.arange(0, M)
     q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
-    end = keys
-    if CAUSAL:
-        end = tl.minimum(keys, (block + 1) * M + keys - queries)
     x, visible = 0.0, 0
     top, inner = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
     if ONE_TILE:
         cols = tl.arange(0, N)
         k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-        visible = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+        visible = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
         x = product(q, tl.trans(k), IEEE) * scale
     if MAP <= NORMALISED:
         top, inner = describe_rows(
-            x, visible, q, K, mask, rows, end, key_step, queries, keys, scale, parameter,
-            DIM, WIDTH, M, N, MAP, MASKED, CAUSAL, IEEE, ONE_TILE,
+            x, visible, q, K, mask, rows, mask_query, mask_key,
+            key_step, queries, keys, scale, parameter,
+            DIM, WIDTH, M, N, MAP, MASKED, IEEE, ONE_TILE,
         )  # fmt: skip
         state = STATE + (number.to(tl.int64) * queries + rows) * 2
         tl.store(state, top, rows < queries)
@@ -196,10 +196,10 @@ def forward_kernel(
         output = product(as_operand(weights, v), v, IEEE)
     else:
         output = tl.zeros([M, WIDTH], tl.float32)
-        for first in range(0, end, N):
+        for first in range(0, keys, N):
             cols = first + tl.arange(0, N)
             k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-            seen = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+            seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
             scores = product(q, tl.trans(k), IEEE) * scale
             weights, _ = weigh(scores, seen, top, inner, parameter, MAP)
             if DROPPED:
@@ -211,13 +211,14 @@ def forward_kernel(
 
 @triton.jit
 def gradient_tile(
-    q, k, v, grad, mask, rows, cols, queries, keys, scale, top, inner, parameter,
+    q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+    queries, keys, scale, top, inner, parameter,
     seed, number, least_kept, keep_scale,
-    MAP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr,
 ):  # fmt: skip
     """Of one tile: weights p, slopes g, dropout's factors, and the gradient dp of the weights."""
-    visible = find_visible(mask, rows, cols, queries, keys, MASKED, CAUSAL)
+    visible = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
     p, g = weigh(product(q, tl.trans(k), IEEE) * scale, visible, top, inner, parameter, MAP)
     dp = product(grad, tl.trans(v), IEEE)
     dropped = p
@@ -240,10 +241,11 @@ def parameter_sum(p, g, dp, parameter, MAP: tl.constexpr):
 @triton.jit
 def backward_queries_kernel(
     Q, K, V, GRAD, STATE, MEAN, MASK, PARAMETERS, SEED, GRAD_Q, GRAD_PARAMETERS,
-    query_batch, query_step, key_batch, key_step, output_batch, output_step, mask_batch,
+    query_batch, query_step, key_batch, key_step, output_batch, output_step,
+    mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, LEARNED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of M queries, the mean [M] of each row, and a part of the parameter's gradient."""
@@ -254,7 +256,7 @@ def backward_queries_kernel(
     K += batch * key_batch + head * DIM
     V += batch * key_batch + head * DIM
     GRAD += batch * output_batch + head * DIM
-    mask = MASK + batch * mask_batch
+    mask = MASK + batch * mask_batch + head * mask_head
     parameter = tl.load(PARAMETERS + head)
     rows = block * M + tl.arange(0, M)
     q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
@@ -267,19 +269,17 @@ def backward_queries_kernel(
     seed = 0
     if DROPPED:
         seed = tl.load(SEED)
-    end = keys
-    if CAUSAL:
-        end = tl.minimum(keys, (block + 1) * M + keys - queries)
     mean = tl.zeros([M], tl.float32)
     if MAP <= NORMALISED:
         total = tl.zeros([M], tl.float32)
-        for first in range(0, end, N):
+        for first in range(0, keys, N):
             cols = first + tl.arange(0, N)
             k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
             v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
             p, g, dropped, dp = gradient_tile(
-                q, k, v, grad, mask, rows, cols, queries, keys, scale, top, inner, parameter,
-                seed, number, least_kept, keep_scale, MAP, MASKED, CAUSAL, DROPPED, IEEE,
+                q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+                queries, keys, scale, top, inner, parameter,
+                seed, number, least_kept, keep_scale, MAP, MASKED, DROPPED, IEEE,
             )  # fmt: skip
             total += tl.sum(g, 1)
             mean += tl.sum(g * dp, 1)
@@ -287,13 +287,14 @@ def backward_queries_kernel(
         tl.store(MEAN + place, mean, rows < queries)
     grad_q = tl.zeros([M, WIDTH], tl.float32)
     grad_parameter = 0.0
-    for first in range(0, end, N):
+    for first in range(0, keys, N):
         cols = first + tl.arange(0, N)
         k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
         v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
         p, g, dropped, dp = gradient_tile(
-            q, k, v, grad, mask, rows, cols, queries, keys, scale, top, inner, parameter,
-            seed, number, least_kept, keep_scale, MAP, MASKED, CAUSAL, DROPPED, IEEE,
+            q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+            queries, keys, scale, top, inner, parameter,
+            seed, number, least_kept, keep_scale, MAP, MASKED, DROPPED, IEEE,
         )  # fmt: skip
         dp -= mean[:, None]
         if LEARNED:
@@ -307,10 +308,11 @@ def backward_queries_kernel(
 @triton.jit
 def backward_keys_kernel(
     Q, K, V, GRAD, STATE, MEAN, MASK, PARAMETERS, SEED, GRAD_K, GRAD_V,
-    query_batch, query_step, key_batch, key_step, output_batch, output_step, mask_batch,
+    query_batch, query_step, key_batch, key_step, output_batch, output_step,
+    mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of N keys and values of one head of one sentence."""
@@ -322,7 +324,7 @@ def backward_keys_kernel(
     GRAD_K += batch * key_batch + head * DIM
     GRAD_V += batch * key_batch + head * DIM
     GRAD += batch * output_batch + head * DIM
-    mask = MASK + batch * mask_batch
+    mask = MASK + batch * mask_batch + head * mask_head
     parameter = tl.load(PARAMETERS + head)
     cols = block * N + tl.arange(0, N)
     k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
@@ -332,10 +334,7 @@ def backward_keys_kernel(
         seed = tl.load(SEED)
     grad_k = tl.zeros([N, WIDTH], tl.float32)
     grad_v = tl.zeros([N, WIDTH], tl.float32)
-    begin = 0
-    if CAUSAL:
-        begin = tl.maximum(0, block * N - (keys - queries)) // M * M
-    for first in range(begin, queries, M):
+    for first in range(0, queries, M):
         rows = first + tl.arange(0, M)
         q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
         grad = load_rows(GRAD, rows, output_step, queries, DIM, WIDTH)
@@ -347,8 +346,9 @@ def backward_keys_kernel(
             inner = tl.load(STATE + place * 2 + 1, rows < queries, other=0.0)
             mean = tl.load(MEAN + place, rows < queries, other=0.0)
         p, g, dropped, dp = gradient_tile(
-            q, k, v, grad, mask, rows, cols, queries, keys, scale, top, inner, parameter,
-            seed, number, least_kept, keep_scale, MAP, MASKED, CAUSAL, DROPPED, IEEE,
+            q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+            queries, keys, scale, top, inner, parameter,
+            seed, number, least_kept, keep_scale, MAP, MASKED, DROPPED, IEEE,
         )  # fmt: skip
         grad_v += product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
         grad_k += product(tl.trans((g * (dp - mean[:, None]) * scale).to(q.dtype)), q, IEEE)
@@ -359,10 +359,11 @@ def backward_keys_kernel(
 @triton.jit
 def backward_short_kernel(
     Q, K, V, GRAD, STATE, MASK, PARAMETERS, SEED, GRAD_Q, GRAD_K, GRAD_V, GRAD_PARAMETERS,
-    query_batch, query_step, key_batch, key_step, output_batch, output_step, mask_batch,
+    query_batch, query_step, key_batch, key_step, output_batch, output_step,
+    mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, LEARNED: tl.constexpr,
 ):  # fmt: skip
     """All gradients of one head of a sentence of at most M queries and N keys: one tile."""
@@ -370,7 +371,7 @@ def backward_short_kernel(
     batch, head = (number // HEADS).to(tl.int64), number % HEADS
     query_place = batch * query_batch + head * DIM
     key_place = batch * key_batch + head * DIM
-    mask = MASK + batch * mask_batch
+    mask = MASK + batch * mask_batch + head * mask_head
     parameter = tl.load(PARAMETERS + head)
     rows, cols = tl.arange(0, M), tl.arange(0, N)
     q = load_rows(Q + query_place, rows, query_step, queries, DIM, WIDTH)
@@ -388,8 +389,9 @@ def backward_short_kernel(
     if DROPPED:
         seed = tl.load(SEED)
     p, g, dropped, dp = gradient_tile(
-        q, k, v, grad, mask, rows, cols, queries, keys, scale, top, inner, parameter,
-        seed, number, least_kept, keep_scale, MAP, MASKED, CAUSAL, DROPPED, IEEE,
+        q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+        queries, keys, scale, top, inner, parameter,
+        seed, number, least_kept, keep_scale, MAP, MASKED, DROPPED, IEEE,
     )  # fmt: skip
     grad_v = product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
     store_rows(GRAD_V + key_place, cols, key_step, keys, grad_v, DIM, WIDTH)

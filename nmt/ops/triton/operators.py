@@ -17,27 +17,26 @@ from nmt.ops.triton import rows
 @torch.library.custom_op("nmt::attention", mutates_args=())
 def attention(
     projections: Sequence[Tensor],
-    mask: Tensor | None,
+    visible: Tensor | None,
     parameters: Tensor,
     seed: Tensor | None,
     heads: int,
     mapping: int,
     scale: float,
-    causal: bool,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
     """Output [B, Q, D] of projections, and the state [B, H, Q, 2] of its rows of weights.
 
     `projections` hold query, key and value side by side: [B, T, 3 D], or [B, Q, D] and
-    [B, K, 2 D]. `mask` [B, K] says which keys may be seen; `parameters` [H]; `seed` [1] of dropout.
+    [B, K, 2 D]. `visible` is broadcastable to [B, H, Q, K]; `parameters` [H]; `seed` [1] of dropout.
     """
-    call = fused.FusedCall(heads, mapping, scale, causal, dropout, False, mask, parameters, seed)
+    call = fused.FusedCall(heads, mapping, scale, dropout, False, visible, parameters, seed)
     return fused.attend(call, projections)
 
 
 @attention.register_fake
 def _(  # type: ignore[no-untyped-def]
-    projections, mask, parameters, seed, heads, mapping, scale, causal, dropout
+    projections, visible, parameters, seed, heads, mapping, scale, dropout
 ):
     query, _, _ = fused.split(projections)
     batch, queries, _ = query.shape
@@ -50,43 +49,42 @@ def attention_backward(
     grad_output: Tensor,
     projections: Sequence[Tensor],
     state: Tensor,
-    mask: Tensor | None,
+    visible: Tensor | None,
     parameters: Tensor,
     seed: Tensor | None,
     heads: int,
     mapping: int,
     scale: float,
-    causal: bool,
     dropout: float,
     learned: bool,
 ) -> list[Tensor]:
     """Gradients of the projections, and of the parameters [H] (zeros unless they are learned)."""
-    call = fused.FusedCall(heads, mapping, scale, causal, dropout, learned, mask, parameters, seed)
+    call = fused.FusedCall(heads, mapping, scale, dropout, learned, visible, parameters, seed)
     grads, grad_parameters = fused.attend_backward(call, projections, state, grad_output)
     return [*grads, torch.zeros_like(parameters) if grad_parameters is None else grad_parameters]
 
 
 @attention_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
-    grad_output, projections, state, mask, parameters, seed, heads, mapping, scale, causal,
+    grad_output, projections, state, visible, parameters, seed, heads, mapping, scale,
     dropout, learned,
 ):  # fmt: skip
     return [*(torch.empty_like(part) for part in projections), torch.empty_like(parameters)]
 
 
 def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    projections, mask, parameters, seed, *ctx.numbers = inputs
-    ctx.save_for_backward(output[1], mask, parameters, seed, *projections)
+    projections, visible, parameters, seed, *ctx.numbers = inputs
+    ctx.save_for_backward(output[1], visible, parameters, seed, *projections)
     ctx.mark_non_differentiable(output[1])
 
 
 def _attention_gradients(ctx: Any, grad: Tensor, _grad_state: Tensor) -> tuple[Any, ...]:
-    state, mask, parameters, seed, *projections = ctx.saved_tensors
+    state, visible, parameters, seed, *projections = ctx.saved_tensors
     learned = ctx.needs_input_grad[2]
     *grads, grad_parameters = attention_backward(
-        grad.contiguous(), projections, state, mask, parameters, seed, *ctx.numbers, learned
+        grad.contiguous(), projections, state, visible, parameters, seed, *ctx.numbers, learned
     )
-    return (grads, None, grad_parameters if learned else None, None, *([None] * 5))
+    return (grads, None, grad_parameters if learned else None, None, *([None] * 4))
 
 
 attention.register_autograd(_attention_gradients, setup_context=_save_attention)
