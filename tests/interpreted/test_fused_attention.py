@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.model.activations import ACTIVATIONS, masked_softmax
-from nmt.model.entmax import entmax
+from nmt.ops.entmax import entmax
+from nmt.ops.score_mappings import ACTIVATIONS, masked_softmax
 from nmt.ops.triton.attention import FusedCall, attend, attend_backward, split
 
 MAPS = [
@@ -65,6 +65,11 @@ def make_call(name: str, shape: str, *, dropout: float = 0.0) -> tuple[FusedCall
     return call, [torch.randn(batch, queries, dim), torch.randn(batch, keys, 2 * dim)]
 
 
+def output_shape(projections: list[Tensor]) -> tuple[int, int, int]:
+    width = sum(projection.shape[-1] for projection in projections) // 3
+    return (*projections[0].shape[:2], width)
+
+
 def weights_by_definition(call: FusedCall, scores: Tensor, visible: Tensor) -> Tensor:
     name, parameters = MAPS[call.map], call.parameters[:, None, None]
     if name == "softmax":
@@ -80,8 +85,7 @@ def by_definition(
     call: FusedCall, projections: list[Tensor], factors: Tensor | float = 1.0
 ) -> Tensor:
     """[B, Q, D] by plain operations; `factors` [B, H, Q, K] are those of dropout."""
-    heads = [part.unflatten(-1, (call.heads, -1)).transpose(1, 2) for part in split(projections)]
-    query, key, value = heads
+    query, key, value = split(projections, call.heads)
     scores = query @ key.transpose(-1, -2) * call.scale
     visible = torch.ones(1, dtype=torch.bool) if call.visible is None else call.visible
     weights = weights_by_definition(call, scores, visible.expand(scores.shape)) * factors
@@ -106,7 +110,7 @@ def with_gradients(
 
 
 def fused(call: FusedCall, projections: list[Tensor], grad: Tensor) -> list[Tensor]:
-    output, state = attend(call, projections)
+    output, state = attend(call, *split(projections, call.heads))
     grads, grad_parameters = attend_backward(call, projections, state, grad)
     return [output, *grads, *([] if grad_parameters is None else [grad_parameters])]
 
@@ -123,7 +127,7 @@ def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float) 
 @pytest.mark.parametrize("name", MAPS)
 def test_values_and_gradients(name: str, shape: str) -> None:
     call, projections = make_call(name, shape)
-    grad = torch.randn_like(split(projections)[0])
+    grad = torch.randn(output_shape(projections))
     expected = with_gradients(call, projections, by_definition, grad)
     assert_close(fused(call, projections, grad), expected, TOLERANCE[torch.float32])
 
@@ -134,20 +138,18 @@ def test_values_and_gradients(name: str, shape: str) -> None:
 def test_half_precision(name: str, shape: str, dtype: torch.dtype) -> None:
     call, projections = make_call(name, shape)
     halves = [part.to(dtype) for part in projections]
-    grad = torch.randn_like(split(projections)[0]).to(dtype)
+    grad = torch.randn(output_shape(projections)).to(dtype)
     expected = with_gradients(call, [part.float() for part in halves], by_definition, grad)
     assert_close(fused(call, halves, grad), expected, TOLERANCE[dtype])
 
 
 def show_weights(call: FusedCall, projections: list[Tensor]) -> Tensor:
     """The weights [B, H, Q, K] that the kernel used, seen through one-hot values."""
-    _query, key, value = split(projections)
-    assert key.shape[1] <= value.shape[-1] // call.heads
-    value.unflatten(-1, (call.heads, -1)).zero_()
-    for place in range(key.shape[1]):
-        value.unflatten(-1, (call.heads, -1))[:, place, :, place] = 1.0
-    output, _ = attend(call, projections)
-    return output.unflatten(-1, (call.heads, -1)).transpose(1, 2)[..., : key.shape[1]]
+    query, key, value = split(projections, call.heads)
+    assert key.shape[2] <= value.shape[3]
+    value.copy_(torch.eye(*value.shape[2:]))
+    output, _ = attend(call, query, key, value)
+    return output.unflatten(-1, (call.heads, -1)).transpose(1, 2)[..., : key.shape[2]]
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -173,7 +175,7 @@ def test_dropout_is_the_same_forward_and_backward(name: str, shape: str) -> None
     assert set(factors.unique().tolist()) == {0.0, factors.max().item()}
     assert factors.max().item() == pytest.approx(1 / 0.7)
     assert factors.shape == (batch, heads, queries, keys)
-    grad = torch.randn_like(split(projections)[0])
+    grad = torch.randn(output_shape(projections))
     expected = with_gradients(
         call, projections, lambda c, p: by_definition(c, p, factors.double()), grad
     )
@@ -184,7 +186,7 @@ def test_dropout_is_the_same_forward_and_backward(name: str, shape: str) -> None
 def test_nan_is_not_lost(name: str) -> None:
     call, projections = make_call(name, "causal")
     projections[0][0, 3, 0] = torch.nan  # a query of the first head
-    output, _ = attend(call, projections)
+    output, _ = attend(call, *split(projections, call.heads))
     assert output[0, 3].isnan().any()
     assert output[0, :3].isfinite().all()
 
@@ -193,19 +195,19 @@ def test_nan_is_not_lost(name: str) -> None:
 def test_a_hidden_key_counts_for_nothing_whatever_its_score(name: str) -> None:
     call, projections = make_call(name, "one_tile")
     assert call.visible is not None
-    before, _ = attend(call, projections)
+    before, _ = attend(call, *split(projections, call.heads))
     hidden = (~call.visible[0, 0, 0]).nonzero()[:, 0]
-    key = split(projections)[1]
+    key = split(projections, call.heads)[1]
     for bad in (torch.nan, torch.inf, 1e30):
-        key[0, hidden] = bad
-        after, _ = attend(call, projections)
+        key[0, :, hidden] = bad
+        after, _ = attend(call, *split(projections, call.heads))
         assert torch.equal(after, before)
 
 
 def test_large_scores_stay_finite() -> None:
     for name in MAPS:
         call, projections = make_call(name, "causal")
-        output, state = attend(call, [part * 1e4 for part in projections])
+        output, state = attend(call, *split([part * 1e4 for part in projections], call.heads))
         grads, _ = attend_backward(call, [part * 1e4 for part in projections], state, output)
         assert output.isfinite().all(), name
         assert all(grad.isfinite().all() for grad in grads), name

@@ -38,6 +38,14 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
             *(2, 3, 0.25, 0.0),
         ),
     ),
+    "attention while decoding": (
+        operators.cached_attention,
+        (
+            *(torch.randn(2, 2, size, 16) for size in (3, 7, 7)),
+            torch.rand(2, 1, 1, 7) > 0.3,
+            *(torch.zeros(2), 4, 0.25),
+        ),
+    ),
     "gated norm": (operators.gated_norm, (variable(6, 20), variable(20), variable(20), 1e-8)),
     "norm": (operators.gated_norm, (variable(6, 20), variable(20), None, 1e-8)),
     "add norm": (

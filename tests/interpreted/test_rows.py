@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.model.entmax import entmax as entmax_by_definition
+from nmt.ops.entmax import entmax as entmax_by_definition
 from nmt.ops.triton import rows as kernels
 
 WIDTHS = [20, 64, 512]
@@ -71,7 +71,7 @@ def test_add_norm(width: int, rate: float) -> None:
     expected = functional.layer_norm(exact[0] + exact[1] * kept, (width,), exact[2], exact[3], 1e-5)
     expected.backward(grad.double())
     assert close(normed.output, expected)
-    found = kernels.add_norm_backward(normed, gain, dropout, grad)
+    found = kernels.add_norm_backward(normed, gain, dropout, grad, torch.float32)
     assert all(close(one, other.grad) for one, other in zip(found, exact, strict=True))
 
 

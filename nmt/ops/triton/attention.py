@@ -41,10 +41,11 @@ class Tiles:
     num_stages: int
 
 
-def split(projections: Sequence[Tensor]) -> list[Tensor]:
-    """Query, key and value [B, T, D], views of projections that hold them side by side."""
+def split(projections: Sequence[Tensor], heads: int) -> list[Tensor]:
+    """Query, key and value, views [B, H, T, Dh] of projections that hold them side by side."""
     width = sum(projection.shape[-1] for projection in projections) // 3
-    return [part for projection in projections for part in torch.split(projection, width, dim=-1)]
+    parts = [part for one in projections for part in torch.split(one, width, dim=-1)]
+    return [part.view(*part.shape[:2], heads, -1).transpose(1, 2) for part in parts]
 
 
 def power_of_two(size: int) -> int:
@@ -75,26 +76,20 @@ def backward_tiles(queries: int, keys: int, width: int) -> tuple[Tiles, bool]:
 def arguments(
     call: FusedCall, query: Tensor, key: Tensor, output: Tensor
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Numbers and constants that all kernels take."""
-    batch, queries, dim = query.shape
-    head_dim = dim // call.heads
+    """Numbers and constants that all kernels take; all tensors are [B, H, T, Dh]."""
+    batch, heads, queries, head_dim = query.shape
+    assert all(tensor.stride(3) == 1 for tensor in (query, key, output))
     dropped = round(call.dropout * LEVELS)
-    numbers = {
-        "query_batch": query.stride(0),
-        "query_step": query.stride(1),
-        "key_batch": key.stride(0),
-        "key_step": key.stride(1),
-        "output_batch": output.stride(0),
-        "output_step": output.stride(1),
-        **mask_strides(call, batch, queries, key.shape[1]),
-        "queries": queries,
-        "keys": key.shape[1],
-        "scale": call.scale,
-        "least_kept": dropped,
-        "keep_scale": LEVELS / (LEVELS - dropped),
+    numbers: dict[str, float] = {
+        f"{name}_{axis}": tensor.stride(place)
+        for name, tensor in (("query", query), ("key", key), ("output", output))
+        for place, axis in enumerate(("batch", "head", "step"))
     }
+    numbers |= mask_strides(call, batch, queries, key.shape[2])
+    numbers |= {"queries": queries, "keys": key.shape[2], "scale": call.scale}
+    numbers |= {"least_kept": dropped, "keep_scale": LEVELS / (LEVELS - dropped)}
     constants = {
-        "HEADS": call.heads,
+        "HEADS": heads,
         "DIM": head_dim,
         "WIDTH": power_of_two(head_dim),
         "MAP": call.map,
@@ -122,15 +117,23 @@ def extras(call: FusedCall) -> tuple[Tensor, Tensor, Tensor]:
     return mask, call.parameters, seed
 
 
-def attend(call: FusedCall, projections: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Output [B, Q, D] of projections, and the state [B, H, Q, 2] of the rows of weights."""
-    query, key, value = split(projections)
-    batch, queries, _ = query.shape
-    output = torch.empty_like(query, memory_format=torch.contiguous_format)
-    state = torch.empty(batch, call.heads, queries, 2, dtype=torch.float32, device=query.device)
-    numbers, constants = arguments(call, query, key, output)
-    tiles, one_tile = forward_tiles(queries, key.shape[1], constants["WIDTH"])
-    kernels.forward_kernel[(triton.cdiv(queries, tiles.queries), batch * call.heads)](
+def make_state(query: Tensor, heads: int, queries: int, mapping: int) -> Tensor:
+    """Room for the state [B, H, Q, 2] of rows; [B, H, Q, 0] of a mapping that has none."""
+    numbers = 2 if mapping <= kernels.NORMALISED.value else 0
+    return query.new_empty(query.shape[0], heads, queries, numbers, dtype=torch.float32)
+
+
+def attend(call: FusedCall, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Output [B, Q, D] of query [B, H, Q, Dh], key and value [B, H, K, Dh], which lie alike.
+
+    Also the state of the rows of weights.
+    """
+    batch, heads, queries, head_dim = query.shape
+    output = query.new_empty(batch, queries, heads, head_dim)
+    state = make_state(query, heads, queries, call.map)
+    numbers, constants = arguments(call, query, key, output.transpose(1, 2))
+    tiles, one_tile = forward_tiles(queries, key.shape[2], constants["WIDTH"])
+    kernels.forward_kernel[(triton.cdiv(queries, tiles.queries), batch * heads)](
         *(query, key, value, output, state),
         *extras(call),
         **numbers,
@@ -141,24 +144,23 @@ def attend(call: FusedCall, projections: Sequence[Tensor]) -> tuple[Tensor, Tens
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
-    return output, state
+    return output.flatten(2), state
 
 
 def attend_backward(
     call: FusedCall, projections: Sequence[Tensor], state: Tensor, grad_output: Tensor
 ) -> tuple[list[Tensor], Tensor | None]:
     """Gradients of the projections, and of the parameters [H] where they are learned."""
-    query, key, value = split(projections)
+    query, key, value = split(projections, call.heads)
     grads = [torch.empty_like(projection) for projection in projections]
-    grad_query, grad_key, grad_value = split(grads)
-    batch, queries, _ = query.shape
-    numbers, constants = arguments(call, query, key, grad_output)
-    tiles, one_tile = backward_tiles(queries, key.shape[1], constants["WIDTH"])
+    grad_query, grad_key, grad_value = split(grads, call.heads)
+    batch, heads, queries, _ = query.shape
+    grad = grad_output.view(batch, queries, heads, -1).transpose(1, 2)
+    numbers, constants = arguments(call, query, key, grad)
+    tiles, one_tile = backward_tiles(queries, key.shape[2], constants["WIDTH"])
     blocks = 1 if one_tile else triton.cdiv(queries, tiles.queries)
-    grad_parameters = torch.empty(
-        batch, call.heads, blocks, dtype=torch.float32, device=query.device
-    )
-    inputs = (query, key, value, grad_output, state)
+    grad_parameters = query.new_empty(batch, heads, blocks, dtype=torch.float32)
+    inputs = (query, key, value, grad, state)
     settings = {
         **numbers,
         **constants,
@@ -168,7 +170,7 @@ def attend_backward(
         "num_stages": tiles.num_stages,
     }
     if one_tile:
-        kernels.backward_short_kernel[(batch * call.heads,)](
+        kernels.backward_short_kernel[(batch * heads,)](
             *inputs,
             *extras(call),
             *(grad_query, grad_key, grad_value, grad_parameters),
@@ -176,8 +178,8 @@ def attend_backward(
             LEARNED=call.learned,
         )
     else:
-        mean = torch.empty(batch, call.heads, queries, dtype=torch.float32, device=query.device)
-        kernels.backward_queries_kernel[(blocks, batch * call.heads)](
+        mean = query.new_empty(batch, heads, queries, dtype=torch.float32)
+        kernels.backward_queries_kernel[(blocks, batch * heads)](
             *inputs,
             mean,
             *extras(call),
@@ -185,7 +187,7 @@ def attend_backward(
             **settings,
             LEARNED=call.learned,
         )
-        kernels.backward_keys_kernel[(triton.cdiv(key.shape[1], tiles.keys), batch * call.heads)](
+        kernels.backward_keys_kernel[(triton.cdiv(key.shape[2], tiles.keys), batch * heads)](
             *inputs, mean, *extras(call), *(grad_key, grad_value), **settings
         )
     return grads, grad_parameters.sum((0, 2)) if call.learned else None

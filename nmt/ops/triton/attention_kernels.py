@@ -152,7 +152,8 @@ def describe_rows(
 @triton.jit
 def forward_kernel(
     Q, K, V, OUTPUT, STATE, MASK, PARAMETERS, SEED,
-    query_batch, query_step, key_batch, key_step, output_batch, output_step,
+    query_batch, query_head, query_step, key_batch, key_head, key_step,
+    output_batch, output_head, output_step,
     mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
@@ -162,10 +163,10 @@ def forward_kernel(
     """The output of M queries of one head of one sentence, and the state of their rows."""
     block, number = tl.program_id(0), tl.program_id(1)
     batch, head = (number // HEADS).to(tl.int64), number % HEADS
-    Q += batch * query_batch + head * DIM
-    K += batch * key_batch + head * DIM
-    V += batch * key_batch + head * DIM
-    OUTPUT += batch * output_batch + head * DIM
+    Q += batch * query_batch + head * query_head
+    K += batch * key_batch + head * key_head
+    V += batch * key_batch + head * key_head
+    OUTPUT += batch * output_batch + head * output_head
     mask = MASK + batch * mask_batch + head * mask_head
     parameter = tl.load(PARAMETERS + head)
     rows = block * M + tl.arange(0, M)
@@ -241,7 +242,8 @@ def parameter_sum(p, g, dp, parameter, MAP: tl.constexpr):
 @triton.jit
 def backward_queries_kernel(
     Q, K, V, GRAD, STATE, MEAN, MASK, PARAMETERS, SEED, GRAD_Q, GRAD_PARAMETERS,
-    query_batch, query_step, key_batch, key_step, output_batch, output_step,
+    query_batch, query_head, query_step, key_batch, key_head, key_step,
+    output_batch, output_head, output_step,
     mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
@@ -251,11 +253,11 @@ def backward_queries_kernel(
     """Gradients of M queries, the mean [M] of each row, and a part of the parameter's gradient."""
     block, number = tl.program_id(0), tl.program_id(1)
     batch, head = (number // HEADS).to(tl.int64), number % HEADS
-    Q += batch * query_batch + head * DIM
-    GRAD_Q += batch * query_batch + head * DIM
-    K += batch * key_batch + head * DIM
-    V += batch * key_batch + head * DIM
-    GRAD += batch * output_batch + head * DIM
+    Q += batch * query_batch + head * query_head
+    GRAD_Q += batch * query_batch + head * query_head
+    K += batch * key_batch + head * key_head
+    V += batch * key_batch + head * key_head
+    GRAD += batch * output_batch + head * output_head
     mask = MASK + batch * mask_batch + head * mask_head
     parameter = tl.load(PARAMETERS + head)
     rows = block * M + tl.arange(0, M)
@@ -308,7 +310,8 @@ def backward_queries_kernel(
 @triton.jit
 def backward_keys_kernel(
     Q, K, V, GRAD, STATE, MEAN, MASK, PARAMETERS, SEED, GRAD_K, GRAD_V,
-    query_batch, query_step, key_batch, key_step, output_batch, output_step,
+    query_batch, query_head, query_step, key_batch, key_head, key_step,
+    output_batch, output_head, output_step,
     mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
@@ -318,12 +321,12 @@ def backward_keys_kernel(
     """Gradients of N keys and values of one head of one sentence."""
     block, number = tl.program_id(0), tl.program_id(1)
     batch, head = (number // HEADS).to(tl.int64), number % HEADS
-    Q += batch * query_batch + head * DIM
-    K += batch * key_batch + head * DIM
-    V += batch * key_batch + head * DIM
-    GRAD_K += batch * key_batch + head * DIM
-    GRAD_V += batch * key_batch + head * DIM
-    GRAD += batch * output_batch + head * DIM
+    Q += batch * query_batch + head * query_head
+    K += batch * key_batch + head * key_head
+    V += batch * key_batch + head * key_head
+    GRAD_K += batch * key_batch + head * key_head
+    GRAD_V += batch * key_batch + head * key_head
+    GRAD += batch * output_batch + head * output_head
     mask = MASK + batch * mask_batch + head * mask_head
     parameter = tl.load(PARAMETERS + head)
     cols = block * N + tl.arange(0, N)
@@ -359,7 +362,8 @@ def backward_keys_kernel(
 @triton.jit
 def backward_short_kernel(
     Q, K, V, GRAD, STATE, MASK, PARAMETERS, SEED, GRAD_Q, GRAD_K, GRAD_V, GRAD_PARAMETERS,
-    query_batch, query_step, key_batch, key_step, output_batch, output_step,
+    query_batch, query_head, query_step, key_batch, key_head, key_step,
+    output_batch, output_head, output_step,
     mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
@@ -369,8 +373,8 @@ def backward_short_kernel(
     """All gradients of one head of a sentence of at most M queries and N keys: one tile."""
     number = tl.program_id(0)
     batch, head = (number // HEADS).to(tl.int64), number % HEADS
-    query_place = batch * query_batch + head * DIM
-    key_place = batch * key_batch + head * DIM
+    query_place = batch * query_batch + head * query_head
+    key_place = batch * key_batch + head * key_head
     mask = MASK + batch * mask_batch + head * mask_head
     parameter = tl.load(PARAMETERS + head)
     rows, cols = tl.arange(0, M), tl.arange(0, N)
@@ -378,7 +382,7 @@ def backward_short_kernel(
     k = load_rows(K + key_place, cols, key_step, keys, DIM, WIDTH)
     v = load_rows(V + key_place, cols, key_step, keys, DIM, WIDTH)
     grad = load_rows(
-        GRAD + batch * output_batch + head * DIM, rows, output_step, queries, DIM, WIDTH
+        GRAD + batch * output_batch + head * output_head, rows, output_step, queries, DIM, WIDTH
     )
     place = number.to(tl.int64) * queries + rows
     top, inner = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)

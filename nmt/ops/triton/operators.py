@@ -25,23 +25,46 @@ def attention(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    """Output [B, Q, D] of projections, and the state [B, H, Q, 2] of its rows of weights.
+    """Output [B, Q, D] of projections, and the state of its rows of weights.
 
     `projections` hold query, key and value side by side: [B, T, 3 D], or [B, Q, D] and
-    [B, K, 2 D]. `visible` is broadcastable to [B, H, Q, K]; `parameters` [H]; `seed` [1] of dropout.
+    [B, K, 2 D]. `visible` is broadcastable to [B, H, Q, K]. `parameters` are [H], the `seed` of
+    dropout is [1].
     """
     call = fused.FusedCall(heads, mapping, scale, dropout, False, visible, parameters, seed)
-    return fused.attend(call, projections)
+    return fused.attend(call, *fused.split(projections, heads))
 
 
 @attention.register_fake
 def _(  # type: ignore[no-untyped-def]
     projections, visible, parameters, seed, heads, mapping, scale, dropout
 ):
-    query, _, _ = fused.split(projections)
+    query = projections[0]
     batch, queries, _ = query.shape
-    output = torch.empty_like(query, memory_format=torch.contiguous_format)
-    return output, query.new_empty(batch, heads, queries, 2, dtype=torch.float32)
+    width = sum(projection.shape[-1] for projection in projections) // 3
+    state = fused.make_state(query, heads, queries, mapping)
+    return query.new_empty(batch, queries, width), state
+
+
+@torch.library.custom_op("nmt::cached_attention", mutates_args=())
+def cached_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor | None,
+    parameters: Tensor,
+    mapping: int,
+    scale: float,
+) -> Tensor:
+    """[B, Q, D] for query [B, H, Q, Dh], key and value [B, H, K, Dh], without a derivative."""
+    heads = query.shape[1]
+    call = fused.FusedCall(heads, mapping, scale, 0.0, False, visible, parameters, None)
+    return fused.attend(call, query, key, value)[0]
+
+
+@cached_attention.register_fake
+def _(query, key, value, visible, parameters, mapping, scale):  # type: ignore[no-untyped-def]
+    return query.new_empty(query.shape[0], query.shape[2], query.shape[1] * query.shape[3])
 
 
 @torch.library.custom_op("nmt::attention_backward", mutates_args=())
@@ -163,26 +186,28 @@ def add_norm_backward(
     gain: Tensor,
     seed: Tensor | None,
     dropout: float,
+    dtype: torch.dtype,
 ) -> list[Tensor]:
-    """Gradients of residual, x, gain and bias."""
+    """Gradients of residual, x (in `dtype`), gain and bias."""
     kept = None if seed is None else rows.Dropout(dropout, seed)
     normed = rows.NormedSum(sums, sums, means, scales)
-    residual, x, grad_gain, grad_bias = rows.add_norm_backward(normed, gain, kept, grad)
-    return [residual, x.clone() if x is residual else x, grad_gain, grad_bias]
+    return list(rows.add_norm_backward(normed, gain, kept, grad, dtype))
 
 
 @add_norm_backward.register_fake
-def _(grad, sums, means, scales, gain, seed, dropout):  # type: ignore[no-untyped-def]
-    return [torch.empty_like(one) for one in (sums, sums, gain, gain)]
+def _(grad, sums, means, scales, gain, seed, dropout, dtype):  # type: ignore[no-untyped-def]
+    grad_x = torch.empty_like(sums, dtype=dtype)
+    return [torch.empty_like(sums), grad_x, torch.empty_like(gain), torch.empty_like(gain)]
 
 
 def _save_add_norm(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    _, _, gain, _, seed, ctx.dropout, _ = inputs
+    _, x, gain, _, seed, ctx.dropout, _ = inputs
+    ctx.dtype = x.dtype
     ctx.save_for_backward(*output[1:], gain, seed)
 
 
 def _add_norm_gradients(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
-    found = add_norm_backward(grads[0].contiguous(), *ctx.saved_tensors, ctx.dropout)
+    found = add_norm_backward(grads[0].contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.dtype)
     return (*found, None, None, None)
 
 

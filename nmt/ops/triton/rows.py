@@ -109,13 +109,13 @@ def add_norm(
 
 
 def add_norm_backward(
-    normed: NormedSum, gain: Tensor, dropout: Dropout | None, grad_y: Tensor
+    normed: NormedSum, gain: Tensor, dropout: Dropout | None, grad_y: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of residual, x, gain and bias."""
+    """Gradients of residual, x (in `dtype`), gain and bias."""
     rows, width = grad_y.shape
     parts, rows_of_part = parts_of(rows)
     grad_residual = torch.empty_like(normed.sums)
-    grad_x = grad_residual if dropout is None else torch.empty_like(grad_residual)
+    grad_x = torch.empty_like(grad_residual, dtype=dtype)
     sums = torch.empty(2, parts, width, dtype=torch.float32, device=grad_y.device)
     size = triton.next_power_of_2(width)
     numbers = {"least_kept": 0, "keep_scale": 1.0} if dropout is None else dropout.numbers

@@ -34,12 +34,21 @@ def store_row(base, row, x, D: tl.constexpr, W: tl.constexpr):
 
 
 @triton.jit
+def load_heads(base, row, D: tl.constexpr, W: tl.constexpr):
+    """A row of concatenated heads; sums that left float16's range count as its limit."""
+    z = load_row(base, row, D, W)
+    if base.dtype.element_ty == tl.float16:
+        z = tl.where(z > 65504.0, 65504.0, tl.where(z < -65504.0, -65504.0, z))
+    return z
+
+
+@triton.jit
 def gated_norm_kernel(
     Z, GAIN, GATE, Y, SCALE, epsilon, D: tl.constexpr, W: tl.constexpr, GATED: tl.constexpr
 ):
     """y = sigmoid(gate z) gain z / rms(z), and 1 / rms(z)."""
     row = tl.program_id(0)
-    z = load_row(Z, row, D, W)
+    z = load_heads(Z, row, D, W)
     scale = 1.0 / tl.sqrt(tl.sum(z * z, 0) / D + epsilon)
     y = z * scale * load_row(GAIN, 0, D, W)
     if GATED:
@@ -60,7 +69,7 @@ def gated_norm_backward_kernel(
     gain_sum, gate_sum = tl.zeros([W], tl.float32), tl.zeros([W], tl.float32)
     for index in range(0, tl.minimum(rows_of_part, rows - part * rows_of_part)):
         row = part * rows_of_part + index
-        z, a = load_row(Z, row, D, W), load_row(GRAD_Y, row, D, W)
+        z, a = load_heads(Z, row, D, W), load_row(GRAD_Y, row, D, W)
         scale = tl.load(SCALE + row)
         slope = gain
         if GATED:
@@ -129,7 +138,7 @@ def add_norm_backward_kernel(
         store_row(GRAD_RESIDUAL, row, grad, D, W)
         if DROPPED:
             grad *= keep(SEED, row, least_kept, keep_scale, D, W)
-            store_row(GRAD_X, row, grad, D, W)
+        store_row(GRAD_X, row, grad, D, W)
     store_row(GRAD_GAIN, part, gain_sum, D, W)
     store_row(GRAD_BIAS, part, bias_sum, D, W)
 
