@@ -57,6 +57,7 @@ def make_call(name: str, shape: str, *, dropout: float = 0.0) -> tuple[FusedCall
         learned=name == "entmax" or number > MAPS.index("entmax"),
         visible=visible,
         parameters=parameters,
+        fixed=0.0,
         seed=torch.tensor([2026]) if dropout else None,
     )
     dim = heads * width
@@ -130,6 +131,15 @@ def test_values_and_gradients(name: str, shape: str) -> None:
     grad = torch.randn(output_shape(projections))
     expected = with_gradients(call, projections, by_definition, grad)
     assert_close(fused(call, projections, grad), expected, TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("name", ["entmax", "relu"])
+def test_one_number_for_all_heads(name: str) -> None:
+    call, projections = make_call(name, "one_tile")
+    same = replace(call, parameters=torch.full((2,), 0.3))
+    fixed = replace(call, parameters=None, fixed=0.3)
+    heads = split(projections, call.heads)
+    assert torch.equal(attend(same, *heads)[0], attend(fixed, *heads)[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

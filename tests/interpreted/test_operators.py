@@ -22,10 +22,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
             torch.ones(5, 5, dtype=torch.bool).tril(),
             variable(2),
             SEED,
-            2,
-            4,
-            0.25,
-            0.2,
+            *(2, 4, 0.25, 0.0, 0.2),
         ),
     ),
     "cross-attention": (
@@ -35,7 +32,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
             torch.rand(2, 1, 1, 7) > 0.3,
             torch.tensor([0.3, 0.6], requires_grad=True),
             None,
-            *(2, 3, 0.25, 0.0),
+            *(2, 3, 0.25, 0.0, 0.0),
         ),
     ),
     "attention while decoding": (
@@ -43,7 +40,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (
             *(torch.randn(2, 2, size, 16) for size in (3, 7, 7)),
             torch.rand(2, 1, 1, 7) > 0.3,
-            *(torch.zeros(2), 4, 0.25),
+            *(None, 4, 0.25, 0.1),
         ),
     ),
     "gated norm": (operators.gated_norm, (variable(6, 20), variable(20), variable(20), 1e-8)),

@@ -27,7 +27,8 @@ class FusedCall:
     dropout: float
     learned: bool  # whether the parameters have a gradient
     visible: Tensor | None  # boolean, broadcastable to [B, H, Q, K]
-    parameters: Tensor  # [H]
+    parameters: Tensor | None  # [H]; None: all heads have the fixed one
+    fixed: float
     seed: Tensor | None  # [1] int64, of dropout
 
 
@@ -86,13 +87,15 @@ def arguments(
         for place, axis in enumerate(("batch", "head", "step"))
     }
     numbers |= mask_strides(call, batch, queries, key.shape[2])
-    numbers |= {"queries": queries, "keys": key.shape[2], "scale": call.scale}
+    numbers |= {"queries": queries, "keys": key.shape[2]}
+    numbers |= {"scale": call.scale, "fixed": call.fixed}
     numbers |= {"least_kept": dropped, "keep_scale": LEVELS / (LEVELS - dropped)}
     constants = {
         "HEADS": heads,
         "DIM": head_dim,
         "WIDTH": power_of_two(head_dim),
         "MAP": call.map,
+        "PER_HEAD": call.parameters is not None,
         "MASKED": call.visible is not None,
         "DROPPED": dropped > 0,
         "IEEE": query.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32,
@@ -110,11 +113,11 @@ def mask_strides(call: FusedCall, batch: int, queries: int, keys: int) -> dict[s
     )
 
 
-def extras(call: FusedCall) -> tuple[Tensor, Tensor, Tensor]:
-    """Mask, parameters and seed; parameters stand in for what is absent and never read."""
-    mask = call.parameters if call.visible is None else call.visible.view(torch.uint8)
-    seed = call.parameters if call.seed is None else call.seed
-    return mask, call.parameters, seed
+def extras(call: FusedCall, any_tensor: Tensor) -> list[Tensor]:
+    """Mask, parameters and seed; some tensor stands in for what is absent and never read."""
+    visible = None if call.visible is None else call.visible.view(torch.uint8)
+    found = (visible, call.parameters, call.seed)
+    return [any_tensor if one is None else one for one in found]
 
 
 def make_state(query: Tensor, heads: int, queries: int, mapping: int) -> Tensor:
@@ -135,7 +138,7 @@ def attend(call: FusedCall, query: Tensor, key: Tensor, value: Tensor) -> tuple[
     tiles, one_tile = forward_tiles(queries, key.shape[2], constants["WIDTH"])
     kernels.forward_kernel[(triton.cdiv(queries, tiles.queries), batch * heads)](
         *(query, key, value, output, state),
-        *extras(call),
+        *extras(call, state),
         **numbers,
         **constants,
         M=tiles.queries,
@@ -172,7 +175,7 @@ def attend_backward(
     if one_tile:
         kernels.backward_short_kernel[(batch * heads,)](
             *inputs,
-            *extras(call),
+            *extras(call, state),
             *(grad_query, grad_key, grad_value, grad_parameters),
             **settings,
             LEARNED=call.learned,
@@ -182,12 +185,12 @@ def attend_backward(
         kernels.backward_queries_kernel[(blocks, batch * heads)](
             *inputs,
             mean,
-            *extras(call),
+            *extras(call, state),
             *(grad_query, grad_parameters),
             **settings,
             LEARNED=call.learned,
         )
         kernels.backward_keys_kernel[(triton.cdiv(key.shape[2], tiles.keys), batch * heads)](
-            *inputs, mean, *extras(call), *(grad_key, grad_value), **settings
+            *inputs, mean, *extras(call, state), *(grad_key, grad_value), **settings
         )
     return grads, grad_parameters.sum((0, 2)) if call.learned else None

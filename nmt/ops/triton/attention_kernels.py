@@ -19,6 +19,7 @@ from nmt.ops.triton.mappings import (
     TINY,
     beta_slope,
     entmax_factors,
+    find_parameter,
     newton_step,
     start_threshold,
     weigh,
@@ -155,9 +156,9 @@ def forward_kernel(
     query_batch, query_head, query_step, key_batch, key_head, key_step,
     output_batch, output_head, output_step,
     mask_batch, mask_head, mask_query, mask_key,
-    queries, keys, scale, least_kept, keep_scale,
+    queries, keys, scale, fixed, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
     """The output of M queries of one head of one sentence, and the state of their rows."""
@@ -168,7 +169,7 @@ def forward_kernel(
     V += batch * key_batch + head * key_head
     OUTPUT += batch * output_batch + head * output_head
     mask = MASK + batch * mask_batch + head * mask_head
-    parameter = tl.load(PARAMETERS + head)
+    parameter = find_parameter(PARAMETERS, head, fixed, MAP, PER_HEAD)
     rows = block * M + tl.arange(0, M)
     q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
     x, visible = 0.0, 0
@@ -245,9 +246,9 @@ def backward_queries_kernel(
     query_batch, query_head, query_step, key_batch, key_head, key_step,
     output_batch, output_head, output_step,
     mask_batch, mask_head, mask_query, mask_key,
-    queries, keys, scale, least_kept, keep_scale,
+    queries, keys, scale, fixed, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, LEARNED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of M queries, the mean [M] of each row, and a part of the parameter's gradient."""
@@ -259,7 +260,7 @@ def backward_queries_kernel(
     V += batch * key_batch + head * key_head
     GRAD += batch * output_batch + head * output_head
     mask = MASK + batch * mask_batch + head * mask_head
-    parameter = tl.load(PARAMETERS + head)
+    parameter = find_parameter(PARAMETERS, head, fixed, MAP, PER_HEAD)
     rows = block * M + tl.arange(0, M)
     q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
     grad = load_rows(GRAD, rows, output_step, queries, DIM, WIDTH)
@@ -313,9 +314,9 @@ def backward_keys_kernel(
     query_batch, query_head, query_step, key_batch, key_head, key_step,
     output_batch, output_head, output_step,
     mask_batch, mask_head, mask_query, mask_key,
-    queries, keys, scale, least_kept, keep_scale,
+    queries, keys, scale, fixed, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of N keys and values of one head of one sentence."""
@@ -328,7 +329,7 @@ def backward_keys_kernel(
     GRAD_V += batch * key_batch + head * key_head
     GRAD += batch * output_batch + head * output_head
     mask = MASK + batch * mask_batch + head * mask_head
-    parameter = tl.load(PARAMETERS + head)
+    parameter = find_parameter(PARAMETERS, head, fixed, MAP, PER_HEAD)
     cols = block * N + tl.arange(0, N)
     k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
     v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
@@ -365,9 +366,9 @@ def backward_short_kernel(
     query_batch, query_head, query_step, key_batch, key_head, key_step,
     output_batch, output_head, output_step,
     mask_batch, mask_head, mask_query, mask_key,
-    queries, keys, scale, least_kept, keep_scale,
+    queries, keys, scale, fixed, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, LEARNED: tl.constexpr,
 ):  # fmt: skip
     """All gradients of one head of a sentence of at most M queries and N keys: one tile."""
@@ -376,7 +377,7 @@ def backward_short_kernel(
     query_place = batch * query_batch + head * query_head
     key_place = batch * key_batch + head * key_head
     mask = MASK + batch * mask_batch + head * mask_head
-    parameter = tl.load(PARAMETERS + head)
+    parameter = find_parameter(PARAMETERS, head, fixed, MAP, PER_HEAD)
     rows, cols = tl.arange(0, M), tl.arange(0, N)
     q = load_rows(Q + query_place, rows, query_step, queries, DIM, WIDTH)
     k = load_rows(K + key_place, cols, key_step, keys, DIM, WIDTH)

@@ -27,6 +27,19 @@ TINY = tl.constexpr(1.1754944e-38)
 
 
 @triton.jit
+def find_parameter(parameters, head, fixed, MAP: tl.constexpr, PER_HEAD: tl.constexpr):
+    """The number that a mapping depends on: beta = alpha - 1 of entmax, a threshold, or none."""
+    if MAP == SPARSEMAX:
+        return 1.0
+    elif MAP == ENTMAX15:
+        return 0.5
+    elif PER_HEAD:
+        return tl.load(parameters + head)
+    else:
+        return fixed
+
+
+@triton.jit
 def positive(x):
     """max(x, 0) that keeps NaN."""
     return tl.where(x <= 0.0, 0.0, x)

@@ -14,15 +14,42 @@ from nmt.ops.triton import attention as fused
 from nmt.ops.triton import rows
 
 
-@torch.library.custom_op("nmt::attention", mutates_args=())
-def attention(
-    projections: Sequence[Tensor],
+def make_call(
     visible: Tensor | None,
-    parameters: Tensor,
+    parameters: Tensor | None,
     seed: Tensor | None,
     heads: int,
     mapping: int,
     scale: float,
+    fixed: float,
+    dropout: float,
+    *,
+    learned: bool = False,
+) -> fused.FusedCall:
+    """A call of the fused kernels, in the order of the operators' arguments."""
+    return fused.FusedCall(
+        heads=heads,
+        map=mapping,
+        scale=scale,
+        dropout=dropout,
+        learned=learned,
+        visible=visible,
+        parameters=parameters,
+        fixed=fixed,
+        seed=seed,
+    )
+
+
+@torch.library.custom_op("nmt::attention", mutates_args=())
+def attention(
+    projections: Sequence[Tensor],
+    visible: Tensor | None,
+    parameters: Tensor | None,
+    seed: Tensor | None,
+    heads: int,
+    mapping: int,
+    scale: float,
+    fixed: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
     """Output [B, Q, D] of projections, and the state of its rows of weights.
@@ -31,13 +58,13 @@ def attention(
     [B, K, 2 D]. `visible` is broadcastable to [B, H, Q, K]. `parameters` are [H], the `seed` of
     dropout is [1].
     """
-    call = fused.FusedCall(heads, mapping, scale, dropout, False, visible, parameters, seed)
+    call = make_call(visible, parameters, seed, heads, mapping, scale, fixed, dropout)
     return fused.attend(call, *fused.split(projections, heads))
 
 
 @attention.register_fake
 def _(  # type: ignore[no-untyped-def]
-    projections, visible, parameters, seed, heads, mapping, scale, dropout
+    projections, visible, parameters, seed, heads, mapping, scale, fixed, dropout
 ):
     query = projections[0]
     batch, queries, _ = query.shape
@@ -52,18 +79,19 @@ def cached_attention(
     key: Tensor,
     value: Tensor,
     visible: Tensor | None,
-    parameters: Tensor,
+    parameters: Tensor | None,
     mapping: int,
     scale: float,
+    fixed: float,
 ) -> Tensor:
     """[B, Q, D] for query [B, H, Q, Dh], key and value [B, H, K, Dh], without a derivative."""
     heads = query.shape[1]
-    call = fused.FusedCall(heads, mapping, scale, 0.0, False, visible, parameters, None)
+    call = make_call(visible, parameters, None, heads, mapping, scale, fixed, 0.0)
     return fused.attend(call, query, key, value)[0]
 
 
 @cached_attention.register_fake
-def _(query, key, value, visible, parameters, mapping, scale):  # type: ignore[no-untyped-def]
+def _(query, key, value, visible, parameters, mapping, scale, fixed):  # type: ignore[no-untyped-def]
     return query.new_empty(query.shape[0], query.shape[2], query.shape[1] * query.shape[3])
 
 
@@ -73,26 +101,30 @@ def attention_backward(
     projections: Sequence[Tensor],
     state: Tensor,
     visible: Tensor | None,
-    parameters: Tensor,
+    parameters: Tensor | None,
     seed: Tensor | None,
     heads: int,
     mapping: int,
     scale: float,
+    fixed: float,
     dropout: float,
     learned: bool,
 ) -> list[Tensor]:
-    """Gradients of the projections, and of the parameters [H] (zeros unless they are learned)."""
-    call = fused.FusedCall(heads, mapping, scale, dropout, learned, visible, parameters, seed)
+    """Gradients of the projections, and of the parameters [H] where they are learned."""
+    call = make_call(
+        visible, parameters, seed, heads, mapping, scale, fixed, dropout, learned=learned
+    )
     grads, grad_parameters = fused.attend_backward(call, projections, state, grad_output)
-    return [*grads, torch.zeros_like(parameters) if grad_parameters is None else grad_parameters]
+    return grads if grad_parameters is None else [*grads, grad_parameters]
 
 
 @attention_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
     grad_output, projections, state, visible, parameters, seed, heads, mapping, scale,
-    dropout, learned,
+    fixed, dropout, learned,
 ):  # fmt: skip
-    return [*(torch.empty_like(part) for part in projections), torch.empty_like(parameters)]
+    grads = [torch.empty_like(part) for part in projections]
+    return [*grads, torch.empty_like(parameters)] if learned else grads
 
 
 def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -104,10 +136,11 @@ def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
 def _attention_gradients(ctx: Any, grad: Tensor, _grad_state: Tensor) -> tuple[Any, ...]:
     state, visible, parameters, seed, *projections = ctx.saved_tensors
     learned = ctx.needs_input_grad[2]
-    *grads, grad_parameters = attention_backward(
+    grads = attention_backward(
         grad.contiguous(), projections, state, visible, parameters, seed, *ctx.numbers, learned
     )
-    return (grads, None, grad_parameters if learned else None, None, *([None] * 4))
+    grad_parameters = grads.pop() if learned else None
+    return (grads, None, grad_parameters, None, *([None] * 5))
 
 
 attention.register_autograd(_attention_gradients, setup_context=_save_attention)
