@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nmt.ops import cuda
 from nmt.ops.attention_call import AttentionCall, split_heads
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.blockwise import BlockwiseAttention
@@ -154,6 +155,15 @@ attention = Operation(
     attention_reference,
     [
         Implementation(
+            "triton",
+            "fused kernels in Triton",
+            cuda.attention,
+            accepts=cuda.refuses_attention,
+            prefers=lambda call, *_rest: (
+                "scaled_dot_product_attention is faster" if call.mapping.is_softmax else None
+            ),
+        ),
+        Implementation(
             "native",
             "C kernels",
             attention_native,
@@ -250,6 +260,14 @@ cached_attention = Operation(
     "attention while decoding",
     cached_attention_reference,
     [
+        Implementation(
+            "triton",
+            "fused kernel in Triton",
+            lambda call, query, key, value, mask, parameters: cuda.cached_attention(
+                call, query, key, value, None if mask is None else mask.visible, parameters
+            ),
+            accepts=cuda.refuses_cached_attention,
+        ),
         Implementation(
             "torch",
             "in place",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nmt.ops import cuda
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.kernels import missing_kernels
 from nmt.ops.native import training
@@ -190,6 +191,12 @@ cross_entropy = Operation(
     "label-smoothed cross-entropy",
     cross_entropy_reference,
     [
+        Implementation(
+            "triton",
+            "kernels in Triton",
+            cuda.cross_entropy,
+            accepts=lambda hidden, weight, *_rest: cuda.triton_refusal(hidden, weight),
+        ),
         Implementation("native", "slices in C", sliced(NATIVE), accepts=refuses_native),
         # Faster than the reference and with less memory wherever it runs.
         Implementation("torch", "slices in torch", sliced(TORCH)),

@@ -20,6 +20,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from nmt.ops import cuda
+from nmt.ops.backend import Call, Implementation, Operation
+
 Beta = Tensor | float  # in (0, 1]; a tensor broadcasts to the scores, one value per row
 
 MOST_STEPS = 60
@@ -309,7 +312,20 @@ class EntmaxFunction(torch.autograd.Function):
         return gradient, None, beta_gradient
 
 
-def entmax(scores: Tensor, visible: Tensor | None, beta: Beta) -> Tensor:
+def entmax_reference(scores: Tensor, visible: Tensor | None, beta: Beta) -> Tensor:
     """Weights [B, H, Q, K] for scores [B, H, Q, K]; beta = alpha - 1 as number or [H, 1, 1]."""
     weights: Tensor = EntmaxFunction.apply(scores, visible, beta)  # type: ignore[no-untyped-call]
     return weights
+
+
+def example(device: torch.device) -> Call:
+    """1.5-entmax of 4 scores."""
+    return (torch.ones(1, 1, 1, 4, device=device), None, 0.5), {}
+
+
+entmax = Operation(
+    "entmax",
+    entmax_reference,
+    [Implementation("triton", "kernel in Triton", cuda.entmax, accepts=cuda.refuses_entmax)],
+    example=example,
+)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nmt.ops import cuda
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.kernels import native_refusal
 from nmt.ops.native.training import gated_rms_norm, gated_rms_norm_backward
@@ -154,6 +155,9 @@ head_norm = Operation(
     "norm of joined heads",
     head_norm_reference,
     [
+        Implementation(
+            "triton", "kernels in Triton", cuda.head_norm, accepts=cuda.refuses_head_norm
+        ),
         Implementation("native", "C kernels", handwritten(NATIVE), accepts=native_norm_refusal),
         Implementation("torch", "handwritten backward", handwritten(TORCH), accepts=torch_refusal),
     ],

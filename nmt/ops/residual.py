@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nmt.ops import cuda
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.dropout import DropoutMask, draw_mask, dropout, keep_scale, least_kept
 from nmt.ops.kernels import native_refusal
@@ -80,6 +81,14 @@ add_norm = Operation(
     "residual, dropout, LayerNorm",
     add_norm_reference,
     [
+        Implementation(
+            "triton",
+            "kernels in Triton",
+            cuda.add_norm,
+            accepts=lambda residual, x, gain, bias, **_options: cuda.triton_refusal(
+                residual, x, gain, bias
+            ),
+        ),
         Implementation(
             "native",
             "C kernels",

@@ -1,0 +1,220 @@
+"""The kernels in Triton as implementations of operations on CUDA devices.
+
+Triton is imported by the first call that needs it: on a CPU it is never needed. Shapes: B batch, H
+heads, Q queries, K keys, N rows, D width, V vocabulary.
+"""
+
+import importlib.util
+import os
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from nmt.ops.backend import Costly
+from nmt.ops.native.interface import RowMap
+
+if TYPE_CHECKING:
+    from nmt.ops.attention_call import AttentionCall
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+LARGEST_HEAD = 128  # beyond it, a tile of keys and values does not fit into the registers
+LARGEST_ROW = 1 << 14  # numbers of a row that one program holds
+MOST_WEIGHTS = 1 << 31  # of a head: dropout numbers them with 32 bits
+
+
+@cache
+def missing_triton() -> Costly | None:
+    """Why there are no Triton kernels in this process, or None."""
+    if importlib.util.find_spec("triton") is not None:
+        return None
+    return Costly(
+        "Triton is not installed: sparse attention writes its scores to memory, which takes up to "
+        "1.5 times as long in training and memory quadratic in length; install the triton that "
+        "belongs to this torch"
+    )
+
+
+def triton_refusal(*tensors: Tensor | None) -> str | None:
+    """Why the kernels in Triton cannot compute with these tensors, or None."""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if not tensor.is_cuda and not interpreted:
+            return f"expected tensors on a CUDA device, got {tensor.device}"
+        if tensor.dtype not in FLOATS:
+            return f"expected float32, bfloat16 or float16, got {tensor.dtype}"
+    return missing_triton()
+
+
+def mapping_refusal(call: "AttentionCall", head_dim: int, queries: int, keys: int) -> str | None:
+    """Why a call of attention has no fused kernel, or None."""
+    if call.mapping.row_map in (None, RowMap.TOP_K):
+        return f"{call.mapping} has no kernel in Triton"
+    if call.observer is not None:
+        return "it never shows its weights to an observer"
+    if head_dim > LARGEST_HEAD:
+        return f"expected heads of width {LARGEST_HEAD} at most, got {head_dim}"
+    return None if queries * keys < MOST_WEIGHTS else "there are too many weights of a head"
+
+
+def refuses_attention(
+    call: "AttentionCall",
+    projections: tuple[Tensor, ...],
+    _visible: Tensor | None,
+    _parameters: tuple[Tensor, ...],
+) -> str | None:
+    """Why fused attention cannot be taken, or None."""
+    width = sum(projection.shape[-1] for projection in projections) // (3 * call.heads)
+    queries, keys = projections[0].shape[1], projections[-1].shape[1]
+    return mapping_refusal(call, width, queries, keys) or triton_refusal(*projections)
+
+
+def draw_seed(rate: float, device: torch.device) -> Tensor | None:
+    """A seed [1] of dropout's random bits, drawn on the device; None: nothing is dropped."""
+    return torch.randint(1 << 62, (1,), device=device) if rate > 0.0 else None
+
+
+def row_map_number(call: "AttentionCall") -> int:
+    """The mapping as the kernels number it."""
+    assert call.mapping.row_map is not None
+    return int(call.mapping.row_map)
+
+
+def attention(
+    call: "AttentionCall",
+    projections: tuple[Tensor, ...],
+    visible: Tensor | None,
+    parameters: tuple[Tensor, ...],
+) -> Tensor:
+    """[B, Q, D]: no scores or weights in memory, forward or backward."""
+    from nmt.ops.triton import operators
+
+    output: Tensor = operators.attention(
+        [projection.contiguous() for projection in projections],
+        visible,
+        parameters[0].float() if parameters else None,
+        draw_seed(call.dropout, projections[0].device),
+        call.heads,
+        row_map_number(call),
+        call.scale,
+        call.mapping.row_parameter,
+        call.dropout,
+    )[0]
+    return output
+
+
+def refuses_cached_attention(
+    call: "AttentionCall",
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _visible: Tensor | None,
+    _parameters: tuple[Tensor, ...],
+) -> str | None:
+    """Why fused attention cannot be taken while decoding, or None."""
+    if torch.is_grad_enabled() or call.dropout > 0.0:
+        return "while decoding it has neither gradients nor dropout"
+    if key.stride() != value.stride():
+        return "expected keys and values that lie alike"
+    refusal = mapping_refusal(call, query.shape[3], query.shape[2], key.shape[2])
+    return refusal or triton_refusal(query, key, value)
+
+
+def cached_attention(
+    call: "AttentionCall",
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor | None,
+    parameters: tuple[Tensor, ...],
+) -> Tensor:
+    """[B, Q, D] in one launch."""
+    from nmt.ops.triton import operators
+
+    output: Tensor = operators.cached_attention(
+        query,
+        key,
+        value,
+        visible,
+        parameters[0].float() if parameters else None,
+        row_map_number(call),
+        call.scale,
+        call.mapping.row_parameter,
+    )
+    return output
+
+
+def refuses_head_norm(z: Tensor, gain: Tensor | None, gate: Tensor | None, norm: str) -> str | None:
+    """Why the norm of joined heads cannot be taken, or None."""
+    if norm != "rms":
+        return f"expected RMSNorm, got {norm}"
+    if z.shape[-1] > LARGEST_ROW:
+        return f"expected a width of at most {LARGEST_ROW}, got {z.shape[-1]}"
+    return triton_refusal(z, gain, gate)
+
+
+def head_norm(z: Tensor, gain: Tensor | None, gate: Tensor | None, _norm: str) -> Tensor:
+    """sigmoid(gate z) RMSNorm(z) in one pass over z [..., D]."""
+    from nmt.ops.triton import operators
+
+    assert gain is not None
+    rows = z.reshape(-1, z.shape[-1]).contiguous()
+    output: Tensor = operators.gated_norm(rows, gain, gate, 1e-8)[0]
+    return output.view(z.shape)
+
+
+def add_norm(
+    residual: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    bias: Tensor,
+    *,
+    rate: float,
+    epsilon: float,
+    training: bool,  # noqa: ARG001
+) -> Tensor:
+    """LayerNorm(residual + dropout(x)) in one pass over x [..., D]."""
+    from nmt.ops.triton import operators
+
+    shape = x.shape
+    rows = [tensor.reshape(-1, shape[-1]).contiguous() for tensor in (residual, x)]
+    seed = draw_seed(rate, x.device)
+    output: Tensor = operators.add_norm(*rows, gain, bias, seed, rate, epsilon)[0]
+    return output.view(shape)
+
+
+def refuses_entmax(scores: Tensor, visible: Tensor | None, beta: Tensor | float) -> str | None:  # noqa: ARG001
+    """Why the rows of entmax cannot be taken, or None."""
+    if scores.dim() != 4:
+        return f"expected scores [B, H, Q, K], got {scores.dim()} dimensions"
+    if scores.shape[-1] > LARGEST_ROW:
+        return f"expected at most {LARGEST_ROW} keys, got {scores.shape[-1]}"
+    return triton_refusal(scores)
+
+
+def entmax(scores: Tensor, visible: Tensor | None, beta: Tensor | float) -> Tensor:
+    """Weights of scores [B, H, Q, K]; no host waits for the device."""
+    from nmt.ops.triton import operators
+
+    hidden = scores if visible is None else scores.masked_fill(~visible, -torch.inf)
+    mapping = RowMap.ENTMAX
+    if isinstance(beta, Tensor):
+        per_head = beta.flatten().float()
+    else:
+        mapping = {1.0: RowMap.SPARSEMAX, 0.5: RowMap.ENTMAX15}.get(beta, RowMap.ENTMAX)
+        per_head = scores.new_full((scores.shape[1],), beta)
+    weights: Tensor = operators.entmax_rows(hidden.contiguous(), per_head, int(mapping))
+    return weights
+
+
+def cross_entropy(
+    hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The losses with one buffer of logits, which become their own gradient in place."""
+    from nmt.ops.triton.loss import FusedCrossEntropy
+
+    losses: tuple[Tensor, Tensor] = FusedCrossEntropy.apply(hidden, weight, target, smoothing)  # type: ignore[no-untyped-call]
+    return losses

@@ -1,0 +1,67 @@
+"""Label-smoothed cross-entropy of the output layer on a GPU. N positions, D width, V vocabulary."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt.ops.triton import operators
+
+LOGITS_AT_ONCE = 64 * 1024 * 1024  # numbers in one slice of logits: 128 MB in bfloat16
+HALF_PRECISION_SCALE = 1024.0  # keeps small gradients of the logits representable in float16
+
+
+class FusedCrossEntropy(torch.autograd.Function):
+    """Sums over N of the smoothed loss and of the negative log-likelihood.
+
+    hidden is [N, D], weight [V, D], target [N]. The gradients are computed in the forward pass,
+    slice by slice, and scaled in the backward pass.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        kind = hidden.device.type
+        compute = (
+            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        )
+        half = compute != torch.float32
+        ctx.scale = HALF_PRECISION_SCALE if half else 1.0
+        ctx.dtypes = hidden.dtype, weight.dtype
+        needs_gradient = any(ctx.needs_input_grad[:2])
+        with torch.autocast(kind, enabled=False):
+            hidden_c, weight_c = hidden.to(compute), weight.to(compute)
+            rows = max(16, LOGITS_AT_ONCE // weight.shape[0])
+            grad_hidden = torch.empty_like(hidden_c)
+            grad_weight = weight.new_zeros(weight.shape, dtype=torch.float32)
+            losses, likelihoods = [], []
+            for start in range(0, len(hidden), rows):
+                part = hidden_c[start : start + rows]
+                logits = torch.mm(part, weight_c.t())
+                loss, likelihood = operators.cross_entropy_(
+                    logits, target[start : start + rows], smoothing, ctx.scale, needs_gradient
+                )
+                losses.append(loss.sum(dtype=torch.float64))
+                likelihoods.append(likelihood.sum(dtype=torch.float64))
+                if needs_gradient:
+                    torch.mm(logits, weight_c, out=grad_hidden[start : start + rows])
+                    grad_weight += torch.mm(logits.t(), part)
+        if needs_gradient:
+            ctx.save_for_backward(grad_hidden, grad_weight)
+        total = torch.stack(losses).sum()
+        likelihood_total = torch.stack(likelihoods).sum()
+        ctx.mark_non_differentiable(likelihood_total)
+        return total, likelihood_total
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        factor = (grad_outputs[0] / ctx.scale).float()
+        hidden_type, weight_type = ctx.dtypes
+        return (
+            (grad_hidden * factor).to(hidden_type),
+            (grad_weight * factor).to(weight_type),
+            None,
+            None,
+        )
