@@ -6,7 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ("requirements.lock", "requirements-cuda.lock")
-LINE = re.compile(r"([\w.-]+)==(\S+)(?: ; sys_platform == 'linux')?((?: --hash=sha256:[0-9a-f]{64})+)")
+LINE = re.compile(
+    r"([\w.-]+)==(\S+)(?: ; sys_platform == 'linux')?((?: --hash=sha256:[0-9a-f]{64})+)"
+)
 
 
 def read(name: str) -> list[str]:
