@@ -10,6 +10,7 @@ from nmt.analysis.head_choice import GoldComparison, LinkInformation
 from nmt.analysis.pairs import (
     BATCH_TOKENS,
     MAX_LENGTH,
+    Line,
     PairAttention,
     PairBatch,
     SegmentedPair,
@@ -17,6 +18,7 @@ from nmt.analysis.pairs import (
     map_pairs,
 )
 from nmt.checkpoint.model_directory import LoadedModel
+from nmt.data.text import BAD_LINES
 from nmt.decoding.alignment import AlignmentHead, Links, Words, links_of
 from nmt.decoding.translation import Failure
 from nmt.errors import DataError, DivergedError
@@ -51,7 +53,7 @@ class Aligner:
         return HeadGrid(config.decoder_layers, config.heads)
 
     def map(
-        self, pairs: Iterable[tuple[str, str]], reduce: Callable[[PairAttention], Result]
+        self, pairs: Iterable[tuple[Line, Line]], reduce: Callable[[PairAttention], Result]
     ) -> Iterator[Result | Unusable]:
         """`reduce` of the cross-attention of each pair that is usable, in order."""
         model = self.loaded.model
@@ -74,7 +76,7 @@ class Aligner:
         )
 
     def links(
-        self, pairs: Iterable[tuple[str, str]], head: AlignmentHead
+        self, pairs: Iterable[tuple[Line, Line]], head: AlignmentHead
     ) -> Iterator[Links | Unusable]:
         """The sorted links of each pair, in order."""
 
@@ -86,7 +88,7 @@ class Aligner:
 
         return self.map(pairs, links)
 
-    def link_information(self, pairs: Iterable[tuple[str, str]]) -> LinkInformation:
+    def link_information(self, pairs: Iterable[tuple[Line, Line]]) -> LinkInformation:
         """How informative the links of each head are."""
         information = LinkInformation(self.grid)
         for seen in self.map(pairs, pair_and_links):
@@ -94,7 +96,7 @@ class Aligner:
                 information.add(*seen)
         return information
 
-    def evaluate(self, pairs: Iterable[tuple[str, str]], gold: Gold) -> GoldComparison:
+    def evaluate(self, pairs: Iterable[tuple[Line, Line]], gold: Gold) -> GoldComparison:
         """The links of every head against the gold links."""
         comparison = GoldComparison(self.grid, gold, reverse=self.reverse)
         count = 0
@@ -103,6 +105,8 @@ class Aligner:
             if isinstance(seen, Unusable):
                 if seen.reason == Failure.NON_FINITE:
                     raise DivergedError(f"pair {count}: not aligned, {seen.reason}")
+                if seen.reason in BAD_LINES:
+                    raise DataError(f"pair {count}: {seen.reason}; gold links need every pair")
                 raise DataError(
                     f"pair {count} has more than {self.max_length} subwords on a side; "
                     "give a higher --max-length"

@@ -24,6 +24,7 @@ from nmt.data.codec import Segmentation
 from nmt.data.text import BadLine, Pair
 from nmt.decoding.batching import length_batches
 from nmt.decoding.ensemble import chosen_log_probabilities, decoder_input, pad
+from nmt.decoding.streaming import always, windows
 from nmt.errors import DataError, UserError
 from nmt.model.observe import Observer, Site, observe_attention
 from nmt.model.transformer import Transformer
@@ -146,11 +147,11 @@ def map_pairs(
 ) -> Iterator[Result]:
     """One result per pair, in order: that of `compute` for its batch, or `unusable(reason)`.
 
-    Pairs with a bad line or with more than `max_length` subwords on a side are unusable.
+    Pairs with a bad line or with more than `max_length` subwords on a side are unusable. When
+    reading fails, the results before come out first, and then the error.
     """
     codec, device = loaded.codec, loaded.model.target_embedding.device
-    numbered = enumerate(pairs)
-    while chunk := list(itertools.islice(numbered, window)):
+    for chunk in windows(enumerate(pairs), always, size=window):
         results: dict[int, Result] = {}
         usable = []
         for index, (source, target) in chunk:

@@ -13,12 +13,13 @@ from nmt.analysis.symmetrization import SYMMETRIZATIONS, Links
 from nmt.cli import console
 from nmt.cli.align_arguments import build_parser, check_arguments
 from nmt.cli.pair_arguments import open_model, read_gold
-from nmt.data.text import LineWriter, read_text
+from nmt.data.text import BAD_LINES, LineWriter, read_lines, read_text
 from nmt.errors import UserError
 
 if TYPE_CHECKING:
     from nmt.analysis.aligner import Aligner
     from nmt.analysis.gold import AlignmentCounts, Gold
+    from nmt.analysis.pairs import Line
     from nmt.decoding.alignment import AlignmentHead
     from nmt.decoding.failures import LineFailures
 
@@ -100,15 +101,21 @@ def write_translations(arguments: argparse.Namespace) -> "LineFailures":
     translator = Translator.load(arguments.model, device=arguments.device)
     with Outputs(arguments.translate_to) as outputs:
         return translate_stream(
-            translator, translator.options, outputs, open_lines(arguments.source)
+            translator,
+            translator.options,
+            outputs,
+            open_lines(arguments.source),
+            on_bad_line=arguments.on_bad_line,
         )
 
 
-def read_input(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """All pairs."""
+def read_input(arguments: argparse.Namespace) -> "Iterator[tuple[Line, Line]]":
+    """All pairs; a bad line is an error, or comes as such."""
     from nmt.analysis.pairs import read_side_by_side
 
-    return read_side_by_side(arguments.source, arguments.target, read_text)
+    if arguments.on_bad_line == "error":
+        return read_side_by_side(arguments.source, arguments.target, read_text)
+    return read_side_by_side(arguments.source, arguments.target, read_lines)
 
 
 def choose_head(
@@ -188,6 +195,9 @@ def write_links(
             problems = [side.reason for side in sides if isinstance(side, Unusable)]
             if Failure.NON_FINITE in problems:
                 failures.add(index + 1, Failure.NON_FINITE)
+            elif problems and problems[0] in BAD_LINES:
+                place = f"{arguments.source} and {arguments.target}, line {index + 1}"
+                failures.add(index + 1, Failure.UNREADABLE, f"{place}: {problems[0]}")
             elif problems:
                 skipped += 1
             found = [side for side in sides if not isinstance(side, Unusable)]

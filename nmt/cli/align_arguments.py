@@ -4,7 +4,14 @@ import argparse
 
 from nmt.analysis.symmetrization import SYMMETRIZATIONS
 from nmt.cli import console
-from nmt.cli.arguments import add_number, add_path, check_outputs, new_parser, whole_number
+from nmt.cli.arguments import (
+    add_number,
+    add_on_bad_line,
+    add_path,
+    check_outputs,
+    new_parser,
+    whole_number,
+)
 from nmt.cli.pair_arguments import MODEL, add_gold, add_reading, check_needs
 from nmt.errors import UserError
 
@@ -56,6 +63,7 @@ def add_input(parser: console.Parser) -> None:
         "--json", action="store_true", help="print a report in JSON to standard output"
     )
     add_reading(group, too_long="get an empty line, and a warning")
+    add_on_bad_line(group)
 
 
 def add_choice(parser: console.Parser) -> None:

@@ -133,3 +133,14 @@ def choose_device(name: str) -> "torch.device":
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch finds no CUDA device; give cpu or auto")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def add_on_bad_line(parser: argparse._ActionsContainer) -> None:
+    """The option --on-bad-line."""
+    parser.add_argument(
+        "--on-bad-line",
+        choices=("error", "skip"),
+        default="error",
+        help="for a line that is not UTF-8 or longer than a million bytes: end with an error when "
+        "all before it are answered, or leave it empty, name it and count it (default: error)",
+    )

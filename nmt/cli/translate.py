@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt.cli import console
-from nmt.cli.arguments import add_fields, given_fields, positive, processes, whole_number
+from nmt.cli.arguments import (
+    add_fields,
+    add_on_bad_line,
+    given_fields,
+    positive,
+    processes,
+    whole_number,
+)
 from nmt.config.search_options import Sampling, SearchOptions
 from nmt.errors import UserError
 
@@ -58,9 +65,7 @@ def build_parser() -> console.Parser:
     add("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
     add("--output", type=Path, metavar="FILE", help="appears when all is done (standard output)")
 
-    add("--on-bad-line", choices=("error", "skip"), default="error", help="for a line that is not "
-        "UTF-8 or longer than a million bytes: end with an error when all before it are answered, "
-        "or leave it empty, name it and count it (default: error)")  # fmt: skip
+    add_on_bad_line(parser)
 
     group = parser.add_argument_group("search")
     add_fields(group, SearchOptions)

@@ -30,6 +30,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 INVALID = "invalid UTF-8"
 TOO_LONG = "line too long"
 EMPTY = "empty line"
+BAD_LINES = frozenset({INVALID, TOO_LONG, EMPTY})  # reasons
 
 # How an archive of each kind begins, for files whose name does not tell.
 ARCHIVE_BEGINNINGS = {

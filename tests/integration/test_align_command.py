@@ -276,3 +276,25 @@ def test_translations_that_fail_are_named(
     assert [line.split(":")[2] for line in errors if "not translated, the model" in line] == ["2"]
     assert translated.read_text().split("\n")[1] == ""
     assert translated.read_text().count("\n") == 3
+
+
+def test_bad_lines_end_the_command_or_have_no_links(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config()
+    codec = make_codec(config)
+    model = make_directory(tmp_path / "model", config, codec, make_model(config, codec))
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"the dog\na tree\nthe \xff\na house\n")
+    target.write_bytes(b"THE DOG\nA TREE\nTHE CAT\nA HOUSE\n")
+    given = [f"--model={model}", f"--source={source}", f"--target={target}", "--layer=0"]
+    assert align.main(given) == 2
+    found = capfd.readouterr()
+    assert found.out.count("\n") == 2
+    assert f"{source}:3: invalid UTF-8 (byte 19 of the text)" in found.err
+    assert align.main([*given, "--on-bad-line=skip"]) == 0
+    skipped = capfd.readouterr()
+    assert skipped.out.startswith(found.out)
+    assert [bool(line) for line in skipped.out.split("\n")] == [True, True, False, True, False]
+    assert "line 3: invalid UTF-8" in skipped.err
+    assert "1 bad lines are empty in the output" in skipped.err
