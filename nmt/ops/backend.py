@@ -96,9 +96,8 @@ class Operation(Generic[Arguments, Result]):
 
     def choose(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Implementation:
         """The implementation that computes this call."""
-        backend = requested_backend()
         chosen = None
-        if backend == AUTO:
+        if requested_backend() == AUTO:
             for one in self.implementations:  # what is better for a call is found out fastest
                 if (one.prefers is None or one.prefers(*args, **kwargs) is None) and (
                     one.accepts is None or one.accepts(*args, **kwargs) is None
@@ -106,14 +105,19 @@ class Operation(Generic[Arguments, Result]):
                     chosen = one
                     break
         else:
-            able = [one for one in self.candidates(backend) if one.refusal(*args, **kwargs) is None]
-            best = (one for one in able if one.reservation(*args, **kwargs) is None)
-            chosen = next(best, able[0] if able else None)
+            chosen = self.pick(*args, **kwargs)
         if chosen is None:
             raise UserError(self.explain_failure(*args, **kwargs))
         if (self.name, chosen.name) not in _logged and not torch.compiler.is_compiling():
             self.log(chosen, *args, **kwargs)
         return chosen
+
+    def pick(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Implementation | None:
+        """The implementation to take, or None where the requested backend cannot compute this."""
+        candidates = self.candidates(requested_backend())
+        able = [one for one in candidates if one.refusal(*args, **kwargs) is None]
+        best = (one for one in able if one.reservation(*args, **kwargs) is None)
+        return next(best, able[0] if able else None)
 
     def candidates(self, backend: str) -> Sequence[Implementation]:
         """The implementations that a request allows.
@@ -137,16 +141,17 @@ class Operation(Generic[Arguments, Result]):
         """What speaks against each implementation for this call."""
         backend = requested_backend()
         candidates = self.candidates(backend)
-        found = None
+        chosen = self.pick(*args, **kwargs)
         for one in self.implementations:
-            reason = one.refusal(*args, **kwargs)
-            if reason is None and one not in candidates:
-                reason = f"NMT_BACKEND is {backend}"
-            if reason is None:
-                reason = one.reservation(*args, **kwargs)
-            if reason is None and found is not None:
-                reason = f"{found} comes first"
-            found = one.name if reason is None else found
+            reason = None
+            if one is not chosen:
+                reason = one.refusal(*args, **kwargs)
+                if reason is None and one not in candidates:
+                    reason = f"NMT_BACKEND is {backend}"
+                reason = reason or one.reservation(*args, **kwargs)
+                if reason is None:
+                    assert chosen is not None, "only a better one is taken in its place"
+                    reason = f"comes after {chosen.name}"
             yield Verdict(self.name, one.backend, one.name, reason)
 
     def explain_failure(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> str:

@@ -34,7 +34,8 @@ MAY_IMPORT["training"] = MAY_IMPORT["analysis"]
 MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training", "analysis"}
 MAY_IMPORT["recipes"] = BASE | {"config", "storage", "data", "evaluation"}
 MAY_IMPORT["export"] = MAY_IMPORT["checkpoint"] | {"checkpoint"}
-MAY_IMPORT["cli"] = MAY_IMPORT["bench"] | {"bench", "export", "recipes"}
+MAY_IMPORT["doctor"] = MAY_IMPORT["bench"] | {"bench"}
+MAY_IMPORT["cli"] = MAY_IMPORT["doctor"] | {"doctor", "export", "recipes"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 COMMANDS = sorted(
     path.stem

@@ -18,8 +18,6 @@ from nmt.ops.native import interface
 
 logger = logging.getLogger(__name__)
 
-logger = logging.getLogger(__name__)
-
 
 def processor_flags() -> set[str]:
     """The instructions that the processor has, as far as the system says."""
@@ -30,29 +28,48 @@ def processor_flags() -> set[str]:
     return next((set(line.split()) for line in lines if line.startswith("flags")), set())
 
 
+def build_path(name: str) -> Path:
+    """The file of a build, whether it is there or not."""
+    directory = Path(os.environ.get("NMT_KERNELS") or Path(__file__).parent)
+    return directory / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
 def builds() -> list[Path]:
     """The builds that are there and run on this processor, the fastest first."""
     flags = processor_flags()
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    directory = Path(os.environ.get("NMT_KERNELS") or Path(__file__).parent)
-    paths = [directory / f"{name}{suffix}" for name, needed in BUILDS.items() if needed <= flags]
+    paths = [build_path(name) for name, needed in BUILDS.items() if needed <= flags]
     return [path for path in paths if path.exists()]
+
+
+def build_problem(name: str) -> str | None:
+    """Why a build cannot be used here, or None."""
+    path = build_path(name)
+    if not path.exists():
+        return f"not built: there is no file {path}"
+    if lacking := BUILDS[name] - processor_flags():
+        return f"the processor has no {', '.join(sorted(lacking))}"
+    opened = read_build(path)
+    return opened if isinstance(opened, str) else None
+
+
+def read_build(path: Path) -> ctypes.CDLL | str:
+    """The kernels of one build, or why they are of no use to this package."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return str(error)
+    return interface.declare(library) or library
 
 
 def open_build(path: Path) -> ctypes.CDLL | None:
     """The kernels of one build, or None, with a warning, if it is of no use to this package."""
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        problem: str | None = str(error)
-    else:
-        problem = interface.declare(library)
-    if problem is None:
-        return library
+    opened = read_build(path)
+    if not isinstance(opened, str):
+        return opened
     logger.warning(
         "%s: the kernels cannot be used (%s); install the package again to build them, without "
         "them everything is slower",
-        *(path.name, problem),
+        *(path.name, opened),
     )
     return None
 

@@ -1,0 +1,1 @@
+"""Examines an installation: what is there, which implementations run, whether they compute."""

@@ -1,0 +1,103 @@
+"""How the package was installed, beside which versions, and with which compiler."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import sysconfig
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+import nmt
+from nmt.ops.environment import BUILDS
+from nmt.ops.native.library import build_path
+
+BESIDES = ("triton",)  # packages that matter and that no requirement names on every platform
+REQUIREMENT = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that this one can use."""
+
+    name: str
+    version: str | None  # None: it is not installed
+    required: bool
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Where the package is, how it came there, and what is installed beside it."""
+
+    version: str
+    kind: str  # editable | wheel | source tree
+    path: str
+    kernels: list[str]  # the builds of the kernels in C that came with it
+    environment: str | None  # the virtual environment that runs; None: there is none
+    activated: bool  # whether the commands on PATH are those of this installation
+    commands: str | None  # the directory on PATH in which the commands are found
+    compiler: str | None  # the C compiler that would build the kernels
+    packages: list[Package]
+
+
+def examine_installation() -> Installation:
+    """The installation that this process runs from."""
+    try:
+        installed: Distribution | None = distribution("nmt")
+    except PackageNotFoundError:
+        installed = None
+    found = shutil.which("nmt-doctor")
+    commands = None if found is None else str(Path(found).parent)
+    return Installation(
+        version="unknown" if installed is None else installed.version,
+        kind=installation_kind(installed),
+        path=str(Path(nmt.__file__).parent),
+        kernels=[name for name in BUILDS if build_path(name).exists()],
+        environment=sys.prefix if sys.prefix != sys.base_prefix else os.environ.get("CONDA_PREFIX"),
+        activated=commands is not None and same_directory(commands, sysconfig.get_path("scripts")),
+        commands=commands,
+        compiler=find_compiler(),
+        packages=find_packages(installed),
+    )
+
+
+def installation_kind(installed: Distribution | None) -> str:
+    """Editable, wheel, or a source tree that was never installed."""
+    if installed is None:
+        return "source tree"
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")
+    return "editable" if origin.get("dir_info", {}).get("editable") else "wheel"
+
+
+def find_compiler() -> str | None:
+    """The path of the C compiler that would build the kernels, or None."""
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    return shutil.which(command.split()[0])
+
+
+def find_packages(installed: Distribution | None) -> list[Package]:
+    """All packages that the package requires or can use, but for its development."""
+    wanted: dict[str, bool] = {}
+    for line in (installed and installed.requires) or ():
+        requirement, _, condition = line.partition(";")
+        match = REQUIREMENT.match(requirement)
+        if match is not None and "development" not in condition:
+            wanted.setdefault(match[0], "extra" not in condition)
+    for name in BESIDES:
+        wanted.setdefault(name, False)
+    return [Package(name, package_version(name), required) for name, required in wanted.items()]
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed package, or None."""
+    try:
+        return distribution(name).version
+    except PackageNotFoundError:
+        return None
+
+
+def same_directory(first: str, second: str) -> bool:
+    """Whether two paths are one directory, by whatever links."""
+    return Path(first).resolve() == Path(second).resolve()

@@ -1,0 +1,115 @@
+"""An examination as text: aligned, one fact per line, problems last."""
+
+from collections.abc import Iterator, Sequence
+
+from nmt.doctor.compute import Build, Computer, Device, DeviceTable
+from nmt.doctor.examination import Examination
+from nmt.doctor.installation import Installation
+from nmt.doctor.smoke import SmokeTest
+
+GIB = 1 << 30
+RUNS = "runs"
+
+
+def report(found: Examination) -> str:
+    """The whole report."""
+    sections = {
+        "machine": align(machine_rows(found.computer)),
+        "installation": align(installation_rows(found.installation)),
+        "packages": align(
+            (package.name, package.version or "not installed")
+            for package in found.installation.packages
+        ),
+        "environment variables": align(
+            (name, "not set" if value is None else value)
+            for name, value in found.computer.settings.items()
+        ),
+        "kernels in C": align(build_rows(found.builds, found.installation)),
+    }
+    for table in found.operations:
+        title = f"operations on {table.device} (backend: {found.backend})"
+        sections[title] = align(operation_rows(table, found))
+    sections["smoke tests"] = align(smoke_rows(found.smoke_tests))
+    blocks = ["\n".join((title, *(f"  {line}" for line in sections[title]))) for title in sections]
+    return "\n\n".join((*blocks, "\n".join(conclusion(found))))
+
+
+def align(rows: Iterator[Sequence[str]]) -> list[str]:
+    """Lines whose cells begin in the same columns; a cell at the end may have any length."""
+    cells = list(rows)
+    widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in cells), strict=True)]
+    return [
+        "  ".join((*map(str.ljust, row[:-1], widths), row[-1].replace("\n", " "))) for row in cells
+    ]
+
+
+def machine_rows(computer: Computer) -> Iterator[tuple[str, str]]:
+    """The machine."""
+    yield "system", computer.system
+    yield "Python", computer.python
+    cores = f"{computer.cores}, of which {computer.usable_cores} can be used"
+    yield "cores", f"{cores}; torch uses {computer.threads} threads"
+    for device in computer.devices:
+        yield device.name, device.model + memory(device)
+    if len(computer.devices) == 1:
+        built = f"built with CUDA {computer.cuda}" if computer.cuda else "built without CUDA"
+        yield "GPU", f"none that torch can use (it was {built})"
+
+
+def memory(device: Device) -> str:
+    """The memory of a device, to follow its name."""
+    return "" if device.memory is None else f", {device.memory / GIB:.1f} GiB"
+
+
+def installation_rows(installation: Installation) -> Iterator[tuple[str, str]]:
+    """How the package was installed."""
+    yield "version", installation.version
+    kernels = "with kernels in C" if installation.kernels else "without kernels in C"
+    yield "installed", f"{installation.kind}, {kernels}, in {installation.path}"
+    yield "virtual environment", installation.environment or "none"
+    if installation.commands is None:
+        yield "commands", "not on PATH; activate the environment"
+    else:
+        yield "commands", f"on PATH, in {installation.commands}"
+
+
+def build_rows(builds: Sequence[Build], installation: Installation) -> Iterator[tuple[str, str]]:
+    """The builds of the kernels."""
+    for build in builds:
+        yield build.name, "used" if build.reason is None else f"not used ({build.reason})"
+    yield "C compiler", installation.compiler or "none found"
+
+
+def operation_rows(table: DeviceTable, found: Examination) -> Iterator[Sequence[str]]:
+    """Every implementation of every operation: the one that runs first, then why others do not.
+
+    A reason that is also a warning or a problem is printed there only.
+    """
+    if table.failure is not None:
+        yield (table.failure,)
+    said_below = "\n".join((*found.warnings, *found.problems))
+    for operation in dict.fromkeys(row.operation for row in table.verdicts):
+        label = operation
+        rows = [row for row in table.verdicts if row.operation == operation]
+        for row in sorted(rows, key=lambda row: row.reason is not None):
+            reason = row.reason or RUNS
+            cell = "see below" if row.reason and reason in said_below else reason
+            yield label, row.backend, row.implementation, cell
+            label = ""
+
+
+def smoke_rows(tests: Sequence[SmokeTest]) -> Iterator[tuple[str, str, str]]:
+    """How the smoke tests went."""
+    for test in tests:
+        ending = f"{test.seconds:5.2f} s" if test.problem is None else "failed"
+        yield test.name, test.device, ending
+
+
+def conclusion(found: Examination) -> Iterator[str]:
+    """One line per warning and problem, and the verdict."""
+    for warning in found.warnings:
+        yield f"warning: {warning}"
+    for problem in found.problems:
+        yield f"problem: {' '.join(problem.split())}"
+    if not found.problems:
+        yield "all is well" if not found.warnings else "all is well, but for the warnings"
