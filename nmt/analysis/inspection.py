@@ -29,7 +29,9 @@ def inspect_attention(config: Config, prepared: Prepared, model: Transformer) ->
 def alignment_head(config: Config, prepared: Prepared, model: Transformer) -> dict[str, Any]:
     """The head whose links tell most about words: nmt-translate aligns its output by it."""
     pairs = zip(
-        read_text(prepared.validation_source), read_text(prepared.validation_target), strict=True
+        read_text(prepared.validation_text("source")),
+        read_text(prepared.validation_text("target")),
+        strict=True,
     )
     aligner = Aligner(LoadedModel(config, prepared.codec, model, config.run_dir))
     information = aligner.link_information(islice(pairs, ALIGNMENT_SAMPLE))

@@ -15,7 +15,8 @@ from nmt.config.config import (
     TrainConfig,
 )
 from nmt.data.codec import Codec
-from nmt.data.corpus import SIDES, CorpusWriter, EncodedCorpus, Integers, Side, Tokens
+from nmt.data.corpus import CorpusWriter, EncodedCorpus, Integers, Tokens
+from nmt.data.text import SIDES, Side
 from nmt.data.vocabulary import EOS
 from nmt.storage.directories import seal
 from nmt.storage.manifest import SealedDirectory

@@ -3,7 +3,6 @@
 Each check yields findings about one section, or about the whole; none touches the file system.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,8 @@ from nmt.config.config import (
     ValidateConfig,
     resolved_prepared_dir,
 )
+from nmt.config.limits import LANGUAGE_CODE
 
-LANGUAGE = re.compile(r"[A-Za-z]+(?:[-_][A-Za-z0-9]+)*")
 CHINESE = ("zh", "cmn", "yue", "wuu", "lzh")
 NUM_CONTROL_SYMBOLS = 4
 HIGHEST_RATE = 0.1
@@ -86,7 +85,7 @@ def check_languages(data: DataConfig) -> Iterator[Finding]:
     for side in ("source", "target"):
         language = getattr(data, f"{side}_language")
         key = f"data.{side}_language"
-        if not LANGUAGE.fullmatch(language):
+        if not LANGUAGE_CODE.fullmatch(language):
             message = f"expected a language code such as en or pt-BR, got {language!r}"
             yield Finding((key,), message)
         elif getattr(data.tokenizer, side) == "jieba" and not language.startswith(CHINESE):

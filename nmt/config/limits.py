@@ -5,6 +5,7 @@ far above anything in use, so that only mistakes and attacks meet it, and low en
 of a few of them fit into 64 bits.
 """
 
+import re
 from typing import Annotated
 
 from nmt.config.scalars import Range
@@ -24,6 +25,8 @@ MAX_RATIO = 1_000.0
 MAX_POWER = 100.0  # of the length penalty
 MAX_SCALE = 3.4e38  # of gains, thresholds, temperatures and rates: what float32 can hold
 MAX_SECONDS = 1e9
+
+LANGUAGE_CODE = re.compile(r"[A-Za-z]+(?:[-_][A-Za-z0-9]+)*")  # such as en or pt-BR
 
 Positive = Annotated[int, Range(1, MAX_COUNT)]
 NonNegative = Annotated[int, Range(0, MAX_COUNT)]

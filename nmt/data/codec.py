@@ -1,17 +1,19 @@
-"""From raw text to numbers and back: tokenizer, subwords and vocabulary of both sides."""
+"""Encoding raw text as ids and decoding ids: tokenizer, subwords and vocabulary of both sides."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby, takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nmt.data.learning import Side, learn_sides, sentencepiece_side
+from nmt.config.limits import LANGUAGE_CODE
+from nmt.data.learning import Counts, LearnedSide, learn_sides, sentencepiece_side
 from nmt.data.subword import BPE, SentencePiece, Subword, WholeWords
-from nmt.data.text import LineWriter, read_text
-from nmt.data.tokenizer import Tokenizer, make_tokenizer
+from nmt.data.text import SIDES, LineWriter, Side, read_text
+from nmt.data.tokenizer import TokenizerSpec, count_tokens, make_tokenizer
 from nmt.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from nmt.errors import ConfigError, DataError
 
@@ -19,20 +21,19 @@ if TYPE_CHECKING:
     from nmt.config.config import DataConfig
 
 FORMAT = 1
-LANGUAGE = re.compile(r"[A-Za-z]+(?:[-_][A-Za-z0-9]+)*")  # a code such as en or pt-BR
-CACHED_WORDS = 200_000  # a side and process, about 50 MB
+CACHED_WORDS = 200_000  # per side and process, about 50 MB
 CACHED_WORD_LENGTH = 100
-LOOK_AHEAD = 8  # characters of the raw line that a tokenizer may drop at a time
-MOST_COUNTED = 2_000_000  # word types kept while counting, about 240 MB
+LOOK_AHEAD = 8  # characters of the raw line that a tokenizer may drop in a row
+SUFFIXES = {"bpe": ".codes", "sentencepiece": ".model", "none": None}  # of subword models
 
 
 @dataclass(frozen=True)
 class Segmentation:
-    """A line as words and as numbers, and which belongs to which.
+    """The words and ids of a line, and the word that each id is part of.
 
-    `words` are what blanks separate in the raw line (the words of the tokenizer for jieba), `ids`
-    end with EOS, and `word_of_piece` says for every id but EOS which word it is part of. A line
-    without words that has pieces nevertheless counts as one empty word.
+    `words` are separated by spaces in the raw line (for jieba they are its words). `ids` end with
+    EOS. `word_of_piece` has the index of a word for each id but EOS. A line that has pieces but no
+    words counts as one empty word.
     """
 
     words: list[str]
@@ -40,26 +41,18 @@ class Segmentation:
     word_of_piece: list[int]
 
 
-@dataclass(frozen=True)
-class TokenizerSpec:
-    """Which tokenizer a side uses."""
-
-    kind: str
-    language: str
-
-
 class SideCodec:
-    """Text and numbers of one side."""
+    """Encodes and decodes the text of one side."""
 
     def __init__(self, spec: TokenizerSpec, subword: Subword, vocabulary: Vocabulary) -> None:
         self.spec = spec
-        self.tokenizer: Tokenizer = make_tokenizer(spec.kind, spec.language)
+        self.tokenizer = make_tokenizer(*spec)
         self.subword = subword
         self.vocabulary = vocabulary
         self._cache: dict[str, tuple[int, ...]] = {}
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of a raw line, with EOS at the end."""
+        """The ids of a raw line, with EOS at the end."""
         ids: list[int] = []
         cache = self._cache
         for word in self.tokenizer.tokenize(text):
@@ -76,23 +69,23 @@ class SideCodec:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The raw text of numbers up to the first EOS; PAD and BOS are passed over."""
+        """The raw text of ids up to the first EOS, without PAD and BOS."""
         tokens, _ = self._tokens(_content(ids))
         return self.tokenizer.detokenize(tokens)
 
     def segment(self, text: str) -> Segmentation:
-        """A raw line with the word that each number is part of."""
+        """A raw line with the word that each id is part of."""
         tokens = self.tokenizer.tokenize(text)
         pieces_per_token = [self._cache.get(token) or self._encode_word(token) for token in tokens]
         words, word_of_token = self._words(text, tokens)
         return _segmentation(
             words,
-            [number for ids in pieces_per_token for number in ids],
+            list(chain.from_iterable(pieces_per_token)),
             [word for word, ids in zip(word_of_token, pieces_per_token, strict=True) for _ in ids],
         )
 
     def segment_ids(self, ids: Sequence[int]) -> Segmentation:
-        """The text `decode(ids)` with the word that each number is part of."""
+        """The text `decode(ids)` with the word that each id is part of."""
         content = _content(ids)
         tokens, token_of_piece = self._tokens(content)
         words, word_of_token = self._words(self.tokenizer.detokenize(tokens), tokens)
@@ -100,27 +93,24 @@ class SideCodec:
         return _segmentation(words, content, word_of_piece)
 
     def _tokens(self, ids: Sequence[int]) -> tuple[list[str], list[int]]:
-        """The tokens that pieces make up, and for each piece the number of its token.
+        """The tokens of pieces, and for each piece the index of its token.
 
-        Pieces that stand for nothing belong to the token after them, at the end to the last one.
+        Pieces that merge to an empty word belong to the next token, or at the end to the last one.
         """
-        pieces = [self.vocabulary.piece(number) for number in ids]
-        groups: list[list[str]] = []
-        for piece, number in zip(pieces, self.subword.words_of(pieces), strict=True):
-            if number == len(groups):
-                groups.append([])
-            groups[number].append(piece)
+        pieces = [self.vocabulary.piece(token_id) for token_id in ids]
         tokens: list[str] = []
         token_of_piece: list[int] = []
-        for group in groups:
-            token_of_piece += [len(tokens)] * len(group)
-            if token := self.subword.merge(group):
+        pieces_of_words = zip(self.subword.words_of(pieces), pieces, strict=True)
+        for _, group in groupby(pieces_of_words, key=itemgetter(0)):
+            own = [piece for _, piece in group]
+            token_of_piece += [len(tokens)] * len(own)
+            if token := self.subword.merge(own):
                 tokens.append(token)
         last = max(len(tokens) - 1, 0)
         return tokens, [min(token, last) for token in token_of_piece]
 
     def _words(self, text: str, tokens: Sequence[str]) -> tuple[list[str], list[int]]:
-        """The words of a raw line, and for each of its tokens the number of a word."""
+        """The words of a raw line, and for each of its tokens the index of a word."""
         if self.spec.kind != "moses":
             return list(tokens), list(range(len(tokens)))
         words = [word for word in text.split(" ") if word]
@@ -128,15 +118,15 @@ class SideCodec:
 
 
 def follow_characters(words: Sequence[str], tokens: Sequence[str]) -> list[int]:
-    """For each token the word that it comes from, when tokens spell much the same as words.
+    """For each token the index of the word it comes from; tokens are words split and cleaned.
 
-    Both are read from left to right; a character of a token that is not found among the next few
-    of the words has been changed by the tokenizer and is passed over.
+    Both are read from left to right. A character of a token that is not among the next few of the
+    words was changed by the tokenizer and is skipped.
     """
     raw = "".join(words)
     if not raw:
         return [0] * len(tokens)
-    word_of_character = [number for number, word in enumerate(words) for _ in word]
+    word_of_character = [index for index, word in enumerate(words) for _ in word]
     position = 0
     word_of_token: list[int] = []
     for token in tokens:
@@ -148,21 +138,16 @@ def follow_characters(words: Sequence[str], tokens: Sequence[str]) -> list[int]:
             if found >= 0:
                 first = found if first < 0 else first
                 position = found + 1
-        if first < 0:  # nothing was recognised: the word where we are
+        if first < 0:  # nothing was recognised: take the current word
             first = min(position, len(raw) - 1)
         word_of_token.append(word_of_character[first])
     return word_of_token
 
 
 def _content(ids: Sequence[int]) -> list[int]:
-    """The ids of text: up to EOS, without padding and beginnings."""
-    content: list[int] = []
-    for number in ids:
-        if number == EOS:
-            break
-        if number not in (PAD, BOS):
-            content.append(int(number))
-    return content
+    """The ids of text: up to EOS, without PAD and BOS."""
+    text = takewhile(lambda token_id: token_id != EOS, ids)
+    return [int(token_id) for token_id in text if token_id not in (PAD, BOS)]
 
 
 def _segmentation(words: list[str], ids: list[int], word_of_piece: list[int]) -> Segmentation:
@@ -170,40 +155,16 @@ def _segmentation(words: list[str], ids: list[int], word_of_piece: list[int]) ->
     return Segmentation(words or ([""] if ids else []), [*ids, EOS], word_of_piece)
 
 
-def count_words(
-    texts: Iterable[str], tokenizer: Tokenizer, counts: Counter[str] | None = None
-) -> Counter[str]:
-    """Add the words of texts to counts (new ones unless given), and return these.
-
-    When there are more types than memory should hold, those seen once so far are forgotten.
-    """
-    counts = Counter() if counts is None else counts
-    for text in texts:
-        counts.update(tokenizer.tokenize(text))
-        if len(counts) > MOST_COUNTED:
-            forget_rare(counts, MOST_COUNTED)
-    return counts
-
-
-def forget_rare(counts: Counter[str], limit: int) -> None:
-    """Drop the rarest words until at most half of `limit` types are left."""
-    threshold = 1
-    while len(counts) > limit // 2:
-        for word in [word for word, count in counts.items() if count <= threshold]:
-            del counts[word]
-        threshold *= 2
-
-
 class Codec:
-    """Text and numbers of both sides, in a few files.
+    """Encodes and decodes the text of both sides; it is stored in a few files.
 
-    With a shared vocabulary a number means the same piece on both sides.
+    With a shared vocabulary an id means the same piece on both sides.
     """
 
     def __init__(
         self,
-        specs: tuple[TokenizerSpec, TokenizerSpec],
-        sides: tuple[Side, Side],
+        specs: Mapping[Side, TokenizerSpec],
+        learned: Mapping[Side, LearnedSide],
         *,
         kind: str,
         joint: bool,
@@ -213,49 +174,38 @@ class Codec:
         self._kind = kind
         self._joint = joint
         self._shared = shared
-        self._sides = sides
+        self._learned = learned
         self.source, self.target = (
-            SideCodec(spec, side.subword, shared or Vocabulary(side.counts))
-            for spec, side in zip(specs, sides, strict=True)
+            SideCodec(
+                specs[side], learned[side].subword, shared or Vocabulary(learned[side].counts)
+            )
+            for side in SIDES
         )
-
-    @property
-    def shared_vocabulary(self) -> bool:
-        """Whether both sides use the same numbers for the same pieces."""
-        return self.source.vocabulary == self.target.vocabulary
 
     @classmethod
     def from_counts(
-        cls,
-        config: "DataConfig",
-        source_counts: Mapping[str, int],
-        target_counts: Mapping[str, int],
-        *,
-        shared_vocabulary: bool = False,
+        cls, config: "DataConfig", counts: Mapping[Side, Counts], *, shared_vocabulary: bool = False
     ) -> "Codec":
-        """Learn subwords and vocabularies from how often each word occurs on either side.
-
-        The words are those of `tokenizers(config)`, counted with `count_words`; counts of parts
-        of a corpus are added up.
-        """
-        for name, counts in (("source", source_counts), ("target", target_counts)):
-            if not counts:
-                raise DataError(f"the {name} side of the training data has no words")
+        """Learn subwords and vocabularies from the counts of the tokenizer's words on each side."""
+        for side in SIDES:
+            if not counts[side]:
+                raise DataError(f"the {side} side of the training data has no words")
         subword = config.subword
         if subword.kind == "sentencepiece" and shared_vocabulary and not subword.joint:
             raise ConfigError(
                 "a vocabulary shared by both sides (`model.tie_embeddings: all`) needs one "
                 "sentencepiece model for both: set `data.subword.joint: true`"
             )
-        sides = learn_sides(subword, source_counts, target_counts)
+        learned = learn_sides(subword, counts)
         shared = None
-        if shared_vocabulary and subword.kind != "sentencepiece":
-            if subword.kind == "none":
-                both = Counter(source_counts) + Counter(target_counts)
-                shared = Vocabulary.build(both, max_pieces=subword.vocabulary_size)
-            else:
-                shared = Vocabulary.build(Counter(sides[0].counts) + Counter(sides[1].counts))
-        return cls(_specs(config), sides, kind=subword.kind, joint=subword.joint, shared=shared)
+        if shared_vocabulary and subword.kind == "none":
+            both = Counter(counts["source"]) + Counter(counts["target"])
+            shared = Vocabulary.build(both, max_pieces=subword.vocabulary_size)
+        elif shared_vocabulary and subword.kind == "bpe":
+            source, target = (Counter(learned[side].counts) for side in SIDES)
+            shared = Vocabulary.build(source + target)
+        specs = tokenizer_specs(config)
+        return cls(specs, learned, kind=subword.kind, joint=subword.joint, shared=shared)
 
     @classmethod
     def learn(
@@ -265,39 +215,37 @@ class Codec:
         *,
         shared_vocabulary: bool = False,
     ) -> "Codec":
-        """Learn from the text of sentence pairs."""
-        tokenizers = make_tokenizers(config)
-        counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-        for pair in pairs:
-            for text, tokenizer, side in zip(pair, tokenizers, counts, strict=True):
-                count_words((text,), tokenizer, side)
-        return cls.from_counts(config, *counts, shared_vocabulary=shared_vocabulary)
+        """Learn from sentence pairs that fit into memory."""
+        texts = list(pairs)
+        specs = tokenizer_specs(config)
+        counts = {
+            side: count_tokens((pair[index] for pair in texts), make_tokenizer(*specs[side]))
+            for index, side in enumerate(SIDES)
+        }
+        return cls.from_counts(config, counts, shared_vocabulary=shared_vocabulary)
 
     def files(self) -> list[str]:
         """The names of the files that `save` writes."""
         return sorted(["codec.json", *self._subword_files(), *self._vocabularies()])
 
     def _subword_files(self) -> dict[str, Subword]:
-        suffix = _SUFFIXES[self._kind]
+        suffix = SUFFIXES[self._kind]
         if suffix is None:
             return {}
         if self._joint:
             return {f"joint{suffix}": self.source.subword}
-        return {f"source{suffix}": self.source.subword, f"target{suffix}": self.target.subword}
+        return {f"{side}{suffix}": self._learned[side].subword for side in SIDES}
 
     def _vocabularies(self) -> dict[str, Vocabulary]:
         """The vocabulary files; a sentencepiece model is its own vocabulary.
 
-        A shared vocabulary comes in addition to those of the sides: BPE uses only pieces that were
-        seen on a side.
+        A shared vocabulary is added to those of the sides: BPE only uses pieces that were seen on
+        its side.
         """
         if self._kind == "sentencepiece":
             return {}
-        source, target = (Vocabulary(side.counts) for side in self._sides)
-        files = {"source.vocabulary": source, "target.vocabulary": target}
-        if self._shared is not None:
-            files["shared.vocabulary"] = self._shared
-        return files
+        files = {f"{side}.vocabulary": Vocabulary(self._learned[side].counts) for side in SIDES}
+        return files if self._shared is None else {**files, "shared.vocabulary": self._shared}
 
     def save(self, directory: Path) -> None:
         """Write the files into a directory."""
@@ -306,10 +254,10 @@ class Codec:
             subword.save(directory / name)
         for name, vocabulary in self._vocabularies().items():
             vocabulary.save(directory / name)
+        specs = {"source": self.source.spec, "target": self.target.spec}
         description = {
             "format": FORMAT,
-            "source": {"tokenizer": self.source.spec.kind, "language": self.source.spec.language},
-            "target": {"tokenizer": self.target.spec.kind, "language": self.target.spec.language},
+            **{side: {"tokenizer": it.kind, "language": it.language} for side, it in specs.items()},
             "subword": self._kind,
             "joint": self._joint,
             "shared_vocabulary": self._shared is not None,
@@ -320,62 +268,59 @@ class Codec:
 
     @classmethod
     def load(cls, directory: Path) -> "Codec":
-        """Read what `save` wrote."""
+        """Read the files that `save` wrote."""
         description = _read_description(directory / "codec.json")
         kind, joint = description["subword"], description["joint"]
-        specs = tuple(
-            TokenizerSpec(description[side]["tokenizer"], description[side]["language"])
-            for side in ("source", "target")
-        )
-        source, target = (_load_side(directory, side, kind, joint) for side in ("source", "target"))
+        specs = {
+            side: TokenizerSpec(description[side]["tokenizer"], description[side]["language"])
+            for side in SIDES
+        }
+        learned = {side: _load_side(directory, side, kind, joint) for side in SIDES}
         shared = None
         if description["shared_vocabulary"]:
             shared = Vocabulary.load(directory / "shared.vocabulary")
-        return cls((specs[0], specs[1]), (source, target), kind=kind, joint=joint, shared=shared)
+        return cls(specs, learned, kind=kind, joint=joint, shared=shared)
 
 
-def make_tokenizers(config: "DataConfig") -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of the source and the target side."""
-    source, target = (make_tokenizer(spec.kind, spec.language) for spec in _specs(config))
-    return source, target
+def tokenizer_specs(config: "DataConfig") -> dict[Side, TokenizerSpec]:
+    """The tokenizers of both sides."""
+    return {
+        "source": TokenizerSpec(config.tokenizer.source, config.source_language),
+        "target": TokenizerSpec(config.tokenizer.target, config.target_language),
+    }
 
 
-def _specs(config: "DataConfig") -> tuple[TokenizerSpec, TokenizerSpec]:
-    return (
-        TokenizerSpec(config.tokenizer.source, config.source_language),
-        TokenizerSpec(config.tokenizer.target, config.target_language),
-    )
-
-
-_SUFFIXES = {"bpe": ".codes", "sentencepiece": ".model", "none": None}
-
-
-def _load_side(directory: Path, side: str, kind: str, joint: bool) -> Side:
-    model = directory / f"{'joint' if joint else side}{_SUFFIXES[kind]}"
+def _load_side(directory: Path, side: str, kind: str, joint: bool) -> LearnedSide:
+    model = directory / f"{'joint' if joint else side}{SUFFIXES[kind]}"
     if kind == "sentencepiece":
         return sentencepiece_side(SentencePiece.load(model))
     counts = Vocabulary.load(directory / f"{side}.vocabulary").counts
-    return Side(BPE.load(model, counts) if kind == "bpe" else WholeWords(), counts)
+    return LearnedSide(BPE.load(model, counts) if kind == "bpe" else WholeWords(), counts)
 
 
 def _read_description(path: Path) -> dict[str, Any]:
     """The content of codec.json, checked."""
     try:
-        description = json.loads("\n".join(read_text(path)))
+        description: Any = json.loads("\n".join(read_text(path)))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: expected JSON ({error})") from None
-    sides = {"tokenizer": str, "language": str}
     expected = {"format": int, "subword": str, "joint": bool, "shared_vocabulary": bool}
-    whole = isinstance(description, dict) and all(
-        isinstance(description.get(key), kind) for key, kind in expected.items()
-    )
-    whole = whole and all(
-        isinstance(description.get(side), dict)
-        and all(isinstance(description[side].get(key), kind) for key, kind in sides.items())
-        and LANGUAGE.fullmatch(description[side]["language"])
-        for side in ("source", "target")
-    )
-    if not whole or description["format"] != FORMAT or description["subword"] not in _SUFFIXES:
+    if (
+        not _has(description, expected)
+        or not all(
+            _has(description.get(side), {"tokenizer": str, "language": str})
+            and LANGUAGE_CODE.fullmatch(description[side]["language"])
+            for side in SIDES
+        )
+        or description["format"] != FORMAT
+        or description["subword"] not in SUFFIXES
+    ):
         raise DataError(f"{path}: expected the description of a codec of format {FORMAT}")
-    checked: dict[str, Any] = description
-    return checked
+    return dict(description)
+
+
+def _has(value: Any, types: Mapping[str, type]) -> bool:
+    """Whether a value is a dictionary with keys of these types."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(key), kind) for key, kind in types.items()
+    )

@@ -15,13 +15,12 @@ from typing import Any, BinaryIO, Literal, Self, cast
 import numpy as np
 import numpy.typing as npt
 
+from nmt.data.text import SIDES, Side
 from nmt.errors import DataError, IntegrityError
 from nmt.storage.hashing import file_sha256
 from nmt.storage.manifest import MANIFEST, SealedDirectory, file_identity, reading
 
-Side = Literal["source", "target"]
 CorpusName = Literal["train", "validation"]
-SIDES: tuple[Side, Side] = ("source", "target")
 Integers = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 

@@ -1,9 +1,9 @@
-"""Learning how each side splits words, and which pieces it has, from counts of its words."""
+"""Learning the subword model and the pieces of each side from the counts of its words."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from nmt.data.subword import (
     BPE,
@@ -15,46 +15,60 @@ from nmt.data.subword import (
     learn_sentencepiece,
     spell_common_characters,
 )
+from nmt.data.text import SIDES, Side
 from nmt.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from nmt.config.config import SubwordConfig
 
-COMMON_CHARACTER = 10  # times that a side must have a character for BPE to spell new words with it
+COMMON_CHARACTER = 10  # occurrences on a side from which BPE spells new words with a character
+
+Counts = Mapping[str, int]
+Model = TypeVar("Model")
 
 
 @dataclass(frozen=True)
-class Side:
-    """What is learned for one side: how words are split, and the counts of the pieces."""
+class LearnedSide:
+    """The subword model of one side, and the counts of its pieces."""
 
     subword: Subword
-    counts: Mapping[str, int]
+    counts: Counts
 
 
-def learn_sides(
-    config: "SubwordConfig", source: Mapping[str, int], target: Mapping[str, int]
-) -> tuple[Side, Side]:
-    """What is learned for the source and the target side from the counts of their words."""
-    return _LEARN[config.kind](config, source, target)
+def learn_sides(config: "SubwordConfig", counts: Mapping[Side, Counts]) -> dict[Side, LearnedSide]:
+    """The subword models and pieces of both sides, from the counts of their words."""
+    size = config.vocabulary_size
+    if config.kind == "bpe":
+        merges = _models(config, counts, lambda words: learn_bpe(words, merges=config.merges))
+        return {
+            side: _restrict(merges[side], counts[side], config.vocabulary_threshold)
+            for side in SIDES
+        }
+    if config.kind == "sentencepiece":
+        models = _models(
+            config,
+            counts,
+            lambda words: learn_sentencepiece(words, vocabulary_size=size, model=config.model),
+        )
+        return {side: sentencepiece_side(models[side]) for side in SIDES}
+    kept = {side: Vocabulary.build(counts[side], max_pieces=size).counts for side in SIDES}
+    return {side: LearnedSide(WholeWords(), kept[side]) for side in SIDES}
 
 
-def _learn_bpe_sides(
-    config: "SubwordConfig", source: Mapping[str, int], target: Mapping[str, int]
-) -> tuple[Side, Side]:
-    """Merges from both sides together or from each, and the pieces that each side has."""
+def _models(
+    config: "SubwordConfig", counts: Mapping[Side, Counts], learn: Callable[[Counts], Model]
+) -> dict[Side, Model]:
+    """One model learned from both sides together, or one from each."""
     if config.joint:
-        models = [learn_bpe(Counter(source) + Counter(target), merges=config.merges)]
-    else:
-        models = [learn_bpe(side, merges=config.merges) for side in (source, target)]
-    threshold = config.vocabulary_threshold
-    return _restrict(models[0], source, threshold), _restrict(models[-1], target, threshold)
+        return dict.fromkeys(SIDES, learn(Counter(counts["source"]) + Counter(counts["target"])))
+    return {side: learn(counts[side]) for side in SIDES}
 
 
-def _restrict(bpe: BPE, counts: Mapping[str, int], threshold: int) -> Side:
-    """BPE that uses only pieces seen often enough on this side, and single characters.
+def _restrict(bpe: BPE, counts: Counts, threshold: int) -> LearnedSide:
+    """BPE that uses only single characters and pieces that are frequent enough on this side.
 
-    Even without a threshold, what was never seen on this side is split further: else new words
-    would come out as unknown pieces.
+    Even without a threshold, a piece that this side does not have is split further. Otherwise new
+    words would become unknown pieces.
     """
     pieces = count_pieces(bpe, counts)
     if threshold > 1:
@@ -62,37 +76,9 @@ def _restrict(bpe: BPE, counts: Mapping[str, int], threshold: int) -> Side:
         pieces = count_pieces(BPE(bpe.merges, frequent), counts)
     spell_common_characters(pieces, least=max(threshold, COMMON_CHARACTER))
     vocabulary = Vocabulary.build(pieces)
-    return Side(BPE(bpe.merges, vocabulary.counts), vocabulary.counts)
+    return LearnedSide(BPE(bpe.merges, vocabulary.counts), vocabulary.counts)
 
 
-def _learn_sentencepiece_sides(
-    config: "SubwordConfig", source: Mapping[str, int], target: Mapping[str, int]
-) -> tuple[Side, Side]:
-    sides = [Counter(source) + Counter(target)] if config.joint else [source, target]
-    learned = [
-        learn_sentencepiece(counts, vocabulary_size=config.vocabulary_size, model=config.model)
-        for counts in sides
-    ]
-    return sentencepiece_side(learned[0]), sentencepiece_side(learned[-1])
-
-
-def sentencepiece_side(model: SentencePiece) -> Side:
-    """A side that takes its pieces from a model; the model does not tell their counts."""
-    return Side(model, dict.fromkeys(model.pieces, 0))
-
-
-def _learn_word_sides(
-    config: "SubwordConfig", source: Mapping[str, int], target: Mapping[str, int]
-) -> tuple[Side, Side]:
-    limit = config.vocabulary_size
-    return (
-        Side(WholeWords(), Vocabulary.build(source, max_pieces=limit).counts),
-        Side(WholeWords(), Vocabulary.build(target, max_pieces=limit).counts),
-    )
-
-
-_LEARN = {
-    "bpe": _learn_bpe_sides,
-    "sentencepiece": _learn_sentencepiece_sides,
-    "none": _learn_word_sides,
-}
+def sentencepiece_side(model: SentencePiece) -> LearnedSide:
+    """A side with the pieces of a sentencepiece model, which does not store their counts."""
+    return LearnedSide(model, dict.fromkeys(model.pieces, 0))

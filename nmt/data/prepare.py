@@ -1,13 +1,12 @@
-"""From raw text to a directory of prepared data: codec, encoded corpora and a manifest.
+"""Preparing raw text: a directory with the codec, the encoded corpora and a manifest.
 
-Nothing is done when the directory is up to date; else a whole new one takes its place.
+A directory that is up to date is opened; any other one is replaced as a whole.
 """
 
-import contextlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,23 +15,18 @@ from typing import Any, BinaryIO
 from nmt.config.config import Config, DataConfig, ParallelFiles
 from nmt.config.loading import resolved_prepared_dir
 from nmt.data import prepared_directory
-from nmt.data.codec import Codec, TokenizerSpec
-from nmt.data.corpus import (
-    SIDES,
-    CorpusWriter,
-    EncodedCorpus,
-    Side,
-    new_file,
-    token_type,
-)
+from nmt.data.codec import Codec, tokenizer_specs
+from nmt.data.corpus import CorpusName, CorpusWriter, EncodedCorpus, new_file
 from nmt.data.encoding import (
+    EncodedChunk,
     LengthLimits,
     available_cores,
     count_both_sides,
     encode_pairs,
+    token_types,
 )
 from nmt.data.prepared_directory import read_about
-from nmt.data.text import Pair, ReadStatistics, read_pairs
+from nmt.data.text import Pair, ReadStatistics, Side, read_pairs
 from nmt.errors import DataError, IntegrityError, StorageError
 from nmt.progress import progress_bar
 from nmt.storage.directories import replaced_directory
@@ -41,31 +35,31 @@ from nmt.storage.manifest import MANIFEST, PREPARED_DATA, SealedDirectory
 
 logger = logging.getLogger(__name__)
 
-BYTES_IN_SILENCE = 3_000_000_000  # about two seconds of hashing
+QUIET_BYTES = 3_000_000_000  # verified without a message, in about two seconds
 CORPUS_FILES = ("train.", "validation.")
 VERSIONED = ("nmt", "numpy", "sentencepiece", "subword-nmt", "sacremoses")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Prepared data, opened."""
+    """An open directory of prepared data."""
 
     directory: Path
     codec: Codec
     train: EncodedCorpus
     validation: EncodedCorpus
-    fingerprint: str  # SHA-256 over codec, tokens and validation text: what a run depends on
+    fingerprint: str  # SHA-256 of codec, tokens and validation text: all that a run depends on
     sealed: SealedDirectory
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the manifest says of the data: corpora, vocabulary sizes, inputs and settings."""
+        """The manifest's description: corpora, vocabulary sizes, inputs and settings."""
         return self.sealed.about
 
     def verify(self) -> None:
-        """Read everything; IntegrityError names the first file that is not as it was written."""
+        """Read all files; raises IntegrityError for the first one that has changed."""
         total = sum(entry.size for entry in self.sealed.entries.values())
-        if total > BYTES_IN_SILENCE:
+        if total > QUIET_BYTES:
             logger.info("verifying %s: %.1f GB", self.directory, total / 1e9)
         bar = progress_bar(total=total, unit="B", description="verifying data")
         with bar, prepared_directory.advised(self.directory):
@@ -73,22 +67,16 @@ class Prepared:
             for corpus in (self.train, self.validation):
                 corpus.check_content()
 
-    @property
-    def validation_source(self) -> Path:
-        """Raw text of the validation pairs, line i belongs to pair i."""
-        return self.directory / validation_text_name("source")
-
-    @property
-    def validation_target(self) -> Path:
-        """Raw text of the validation pairs, line i belongs to pair i."""
-        return self.directory / validation_text_name("target")
+    def validation_text(self, side: Side) -> Path:
+        """The file of the raw validation text of a side; line i belongs to pair i."""
+        return validation_text(self.directory, side)
 
 
 def prepare(config: Config, *, verify: bool = False, repair: bool = True) -> Prepared:
     """Prepare the data of a config unless that has been done, and open it.
 
-    With `verify` data that has been prepared is read as a whole. Where damage is found it is
-    prepared again, or without `repair` raised as an IntegrityError.
+    With `verify`, data that has been prepared is read completely. Damaged data is prepared again,
+    or raises IntegrityError without `repair`.
     """
     directory = resolved_prepared_dir(config)
     with locked_to_write(directory) as writable:
@@ -117,9 +105,9 @@ def prepare(config: Config, *, verify: bool = False, repair: bool = True) -> Pre
 
 
 def open_prepared(directory: Path) -> Prepared:
-    """Open a prepared directory; the codec is verified by its hashes, of other files the sizes.
+    """Open a prepared directory; raises IntegrityError for a damaged file.
 
-    IntegrityError names a file that is not whole.
+    Of the codec the hashes are verified, of the corpora only the sizes.
     """
     if read_about(directory).about.get("format") != PREPARED_DATA:
         raise DataError(f"{directory}: prepared by another version; run nmt-prepare again")
@@ -137,7 +125,7 @@ def open_prepared(directory: Path) -> Prepared:
 
 
 def settings_that_matter(config: Config) -> dict[str, Any]:
-    """The settings on which the prepared data depends, as JSON would give them back."""
+    """The settings that the prepared data depends on, as they are read back from JSON."""
     data = config.data
     settings = {
         "data.source_language": data.source_language,
@@ -155,12 +143,12 @@ def settings_that_matter(config: Config) -> dict[str, Any]:
 
 
 def shared_vocabulary(config: Config) -> bool:
-    """Whether both sides need the same numbers for the same pieces: they share an embedding."""
+    """Whether both sides need the same ids for the same pieces, to share an embedding."""
     return config.model.tie_embeddings == "all"
 
 
 def input_roles(data: DataConfig) -> dict[str, tuple[Path, ...]]:
-    """All input files by what they are for."""
+    """All input files by role."""
     return {
         "train.source": data.train.source,
         "train.target": data.train.target,
@@ -176,9 +164,9 @@ def out_of_date(
     *,
     writable: bool = False,
 ) -> str | None:
-    """Why a directory is not what would be prepared now, None when it is.
+    """The reason why a directory has to be prepared again, or None.
 
-    Where it may be written, inputs with other times or places but the same bytes are noted there.
+    If it is writable, the new times and paths of inputs with the same bytes are recorded.
     """
     if not (directory / MANIFEST).exists():
         return "no data has been prepared"
@@ -197,7 +185,7 @@ def out_of_date(
 def build(
     config: Config, directory: Path, settings: dict[str, Any], inputs: list[dict[str, Any]]
 ) -> None:
-    """Make a prepared directory under another name and put it in its place."""
+    """Make a new prepared directory and put it in place of the old one."""
     about: dict[str, Any] = {}
     with replaced_directory(directory, about) as temporary:
         about |= {
@@ -208,14 +196,16 @@ def build(
             "versions": {name: version(name) for name in VERSIONED},
         }
         if prepared_directory.describe_inputs(input_roles(config.data)) != inputs:
-            raise DataError("an input file changed while it was read; run again when it is at rest")
+            raise DataError(
+                "an input file changed while it was read; run again when it no longer changes"
+            )
 
 
 def write_data(config: Config, directory: Path) -> dict[str, Any]:
-    """Write codec and corpora; return what the manifest has to say of them."""
+    """Write the codec and the corpora; returns their description for the manifest."""
     data = config.data
     workers = data.workers or available_cores()
-    # Both sets are read once before anything long begins: a mistake in them shows up early.
+    # Both sets are read once before the long steps begin, so that errors in them show up early.
     count_pairs(data, data.validation, "reading validation text")
     total = count_pairs(data, data.train, "reading training text")
     codec = learn_codec(config, total, workers=workers)
@@ -227,7 +217,7 @@ def write_data(config: Config, directory: Path) -> dict[str, Any]:
 
 
 def read(data: DataConfig, files: ParallelFiles, statistics: ReadStatistics) -> Iterator[Pair]:
-    """The pairs of a set, by the rules of the config."""
+    """The pairs of a set, read as the config says."""
     return read_pairs(
         files.source,
         files.target,
@@ -255,15 +245,10 @@ def learn_codec(config: Config, total: int, *, workers: int) -> Codec:
     if sample < total:
         logger.info("subwords are learned from %d of %d pairs", sample, total)
         pairs = evenly(pairs, sample, total)
-    specs: dict[Side, TokenizerSpec] = {
-        "source": TokenizerSpec(data.tokenizer.source, data.source_language),
-        "target": TokenizerSpec(data.tokenizer.target, data.target_language),
-    }
+    specs = tokenizer_specs(data)
     with progress_bar(total=sample, unit="pair", description="counting words") as bar:
         counts = count_both_sides(pairs, specs, workers=workers, advance=bar.update)
-    return Codec.from_counts(
-        data, counts["source"], counts["target"], shared_vocabulary=shared_vocabulary(config)
-    )
+    return Codec.from_counts(data, counts, shared_vocabulary=shared_vocabulary(config))
 
 
 def evenly(pairs: Iterable[Pair], sample: int, total: int) -> Iterator[Pair]:
@@ -276,57 +261,59 @@ def evenly(pairs: Iterable[Pair], sample: int, total: int) -> Iterator[Pair]:
 def encode_training(
     data: DataConfig, directory: Path, codec: Codec, *, total: int, workers: int
 ) -> dict[str, Any]:
-    """Write the training corpus; return what the manifest says of it."""
+    """Write the training corpus; returns its description for the manifest."""
     limits = LengthLimits(longest=data.max_length, ratio=data.max_ratio)
     statistics = ReadStatistics()
-    left_out: Counter[str] = Counter()
-    bar = progress_bar(total=total, unit="pair", description="encoding training text")
-    with bar, CorpusWriter(directory, "train", token_types(codec)) as writer:
-        pairs = read(data, data.train, statistics)
-        for chunk in encode_pairs(pairs, directory, limits, workers=workers):
-            writer.append(chunk.tokens, chunk.lengths)
-            left_out += chunk.left_out
-            bar.update(chunk.read)
-        left_out += statistics.skipped
-        if writer.pairs == 0:
-            reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.items())
-            raise DataError(f"no training pair is left ({reasons}); see data.max_length, max_ratio")
-    left_out_sorted = dict(sorted(left_out.items()))
-    return {**writer.describe(), "read": statistics.read, "left_out": left_out_sorted}
+    pairs = read(data, data.train, statistics)
+    with progress_bar(total=total, unit="pair", description="encoding training text") as bar:
+        chunks = encode_pairs(pairs, directory, limits, workers=workers)
+        corpus = write_corpus(directory, "train", codec, chunks, statistics, advance=bar.update)
+    if corpus["pairs"] == 0:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in corpus["left_out"].items())
+        raise DataError(f"no training pair is left ({reasons}); see data.max_length, max_ratio")
+    return corpus
 
 
 def encode_validation(data: DataConfig, directory: Path, codec: Codec) -> dict[str, Any]:
     """Write the validation corpus and its raw text; pairs of any length are kept."""
     statistics = ReadStatistics()
-    with contextlib.ExitStack() as stack:
-        text = {
-            side: stack.enter_context(new_file(directory / validation_text_name(side)))
-            for side in SIDES
-        }
-        writer = stack.enter_context(CorpusWriter(directory, "validation", token_types(codec)))
-        pairs = keep_text(read(data, data.validation, statistics), text)
-        for chunk in encode_pairs(pairs, directory, LengthLimits(empty=True), workers=1):
+    with (
+        new_file(validation_text(directory, "source")) as source,
+        new_file(validation_text(directory, "target")) as target,
+    ):
+        pairs = keep_text(read(data, data.validation, statistics), source, target)
+        chunks = encode_pairs(pairs, directory, LengthLimits(empty=True), workers=1)
+        return write_corpus(directory, "validation", codec, chunks, statistics)
+
+
+def write_corpus(
+    directory: Path,
+    name: CorpusName,
+    codec: Codec,
+    chunks: Iterable[EncodedChunk],
+    statistics: ReadStatistics,
+    advance: Callable[[int], object] = lambda _pairs: None,
+) -> dict[str, Any]:
+    """Write encoded chunks; returns the description of the corpus for the manifest."""
+    left_out: Counter[str] = Counter()
+    with CorpusWriter(directory, name, token_types(codec)) as writer:
+        for chunk in chunks:
             writer.append(chunk.tokens, chunk.lengths)
-    left_out = dict(sorted(statistics.skipped.items()))
-    return {**writer.describe(), "read": statistics.read, "left_out": left_out}
+            left_out += chunk.left_out
+            advance(chunk.read)
+    left_out += statistics.skipped
+    counts = {"read": statistics.read, "left_out": dict(sorted(left_out.items()))}
+    return {**writer.describe(), **counts}
 
 
-def keep_text(pairs: Iterable[Pair], files: Mapping[Side, BinaryIO]) -> Iterator[Pair]:
-    """The same pairs, written to a text file for each side on their way."""
+def keep_text(pairs: Iterable[Pair], source: BinaryIO, target: BinaryIO) -> Iterator[Pair]:
+    """The same pairs, while the text of each side is written to a file."""
     for pair in pairs:
-        files["source"].write(f"{pair.source}\n".encode())
-        files["target"].write(f"{pair.target}\n".encode())
+        source.write(f"{pair.source}\n".encode())
+        target.write(f"{pair.target}\n".encode())
         yield pair
 
 
-def validation_text_name(side: Side) -> str:
-    """File name of the raw validation text of one side."""
-    return f"validation.{side}.txt"
-
-
-def token_types(codec: Codec) -> dict[Side, str]:
-    """The integer type of each side."""
-    return {
-        "source": token_type(len(codec.source.vocabulary)),
-        "target": token_type(len(codec.target.vocabulary)),
-    }
+def validation_text(directory: Path, side: Side) -> Path:
+    """The file of the raw validation text of a side."""
+    return directory / f"validation.{side}.txt"

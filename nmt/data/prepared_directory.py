@@ -1,36 +1,30 @@
-"""The directory of prepared data on disk: when it may be used as it is, and how it is opened.
+"""The directory of prepared data: whether it is up to date, and whether it may be replaced.
 
-It is a sealed directory: its manifest has the SHA-256 of each file, and says from which text and
-with which settings they were made. Beside DIR lies DIR.lock.
+It is a sealed directory: its manifest has the SHA-256 of each file, and describes the input text
+and the settings they were made from. The lock of DIR is DIR.lock.
 """
 
 import contextlib
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nmt.data.text import regular_file_status
 from nmt.errors import DataError, IntegrityError
 from nmt.storage.files import replace_file
 from nmt.storage.hashing import bytes_sha256, file_sha256
-from nmt.storage.manifest import (
-    MANIFEST,
-    FileEntry,
-    Manifest,
-    encode_manifest,
-    read_manifest,
-)
+from nmt.storage.manifest import MANIFEST, FileEntry, Manifest, encode_manifest, read_manifest
 
 
 def read_about(directory: Path) -> Manifest:
-    """The manifest of prepared data, of which no other file is looked at yet."""
+    """The manifest of prepared data; no other file is read."""
     if not (directory / MANIFEST).exists():
         raise DataError(
             f"{directory}: expected prepared data, found no {MANIFEST}; run nmt-prepare"
         )
     with advised(directory):
         manifest = read_manifest(directory)
-        # Manifests of earlier versions have no digest of themselves, but one of all hashes.
+        # Manifests of earlier versions have a digest of all hashes, but none of themselves.
         expected = fingerprint(manifest.files)
         if manifest.about.get("fingerprint", expected) != expected:
             raise IntegrityError(f"{directory / MANIFEST}: damaged")
@@ -41,7 +35,7 @@ def read_about(directory: Path) -> Manifest:
 
 @contextlib.contextmanager
 def advised(directory: Path) -> Iterator[None]:
-    """Add to the message about damaged data how it is made good."""
+    """Add to the error for damaged data what to do about it."""
     try:
         yield
     except IntegrityError as error:
@@ -49,21 +43,20 @@ def advised(directory: Path) -> Iterator[None]:
 
 
 def fingerprint(files: Mapping[str, FileEntry]) -> str:
-    """One digest over the names and hashes of all files."""
+    """A digest of the names and hashes of all files."""
     lines = [f"{name} {entry.sha256}\n" for name, entry in sorted(files.items())]
     return bytes_sha256("".join(lines).encode())
 
 
 def check_replaceable(directory: Path) -> None:
-    """Raise DataError when `directory` holds anything but prepared data: that is not ours."""
+    """Raise DataError if `directory` holds anything but prepared data."""
     if not directory.exists():
         return
     if not directory.is_dir():
         raise DataError(f"{directory}: expected a directory for prepared data, got a file")
     names = {path.name for path in directory.iterdir()}
     ours = {MANIFEST, *read_manifest(directory).files} if MANIFEST in names else set()
-    foreign = names - ours
-    if foreign:
+    if foreign := names - ours:
         raise DataError(
             f"{directory}: holds {min(foreign)}, which is no prepared data; "
             "choose another data.prepared_dir, or delete it"
@@ -71,25 +64,13 @@ def check_replaceable(directory: Path) -> None:
 
 
 def describe_inputs(roles: Mapping[str, Sequence[Path]]) -> list[dict[str, Any]]:
-    """Path, size and time of every input file, in order; DataError when one cannot be read."""
+    """The path, size and time of each input file, in order; raises DataError if one is missing."""
     inputs = []
     for role, paths in roles.items():
         for path in paths:
-            try:
-                status = path.stat()
-            except OSError as error:
-                raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-            if not stat.S_ISREG(status.st_mode):
-                kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe or device"
-                raise DataError(f"{path}: expected a regular file, got {kind}")
-            inputs.append(
-                {
-                    "role": role,
-                    "path": str(path),
-                    "size": status.st_size,
-                    "modified_ns": status.st_mtime_ns,
-                }
-            )
+            status = regular_file_status(path)
+            facts = {"size": status.st_size, "modified_ns": status.st_mtime_ns}
+            inputs.append({"role": role, "path": str(path), **facts})
     return inputs
 
 
@@ -99,7 +80,7 @@ def hash_inputs(inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def input_sha256(entry: Mapping[str, Any]) -> str:
-    """The SHA-256 of an input file; DataError when it cannot be read."""
+    """The SHA-256 of an input file; raises DataError if it cannot be read."""
     try:
         return file_sha256(Path(entry["path"]))
     except OSError as error:
@@ -109,9 +90,10 @@ def input_sha256(entry: Mapping[str, Any]) -> str:
 def changed_input(
     recorded: Sequence[Mapping[str, Any]], inputs: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """Which input is not the one that was recorded, None when all are.
+    """The first input that differs from the recorded one, or None.
 
-    Equal size and time are believed; a file of equal size but another time or place is read.
+    A file with the same size, time and path is not read again. One with the same size but another
+    time or path is compared by its hash.
     """
     if [entry["role"] for entry in recorded] != [entry["role"] for entry in inputs]:
         return "the number of input files"
@@ -124,7 +106,7 @@ def changed_input(
 
 
 def record_inputs(directory: Path, manifest: Manifest, inputs: Sequence[Mapping[str, Any]]) -> None:
-    """Note the times and places of unchanged inputs, so that the next start need not read them."""
+    """Record the new times and paths of unchanged inputs, so that the next start is fast."""
     recorded = [
         {**now, "sha256": before["sha256"]}
         for now, before in zip(inputs, manifest.about["inputs"], strict=True)
@@ -135,7 +117,7 @@ def record_inputs(directory: Path, manifest: Manifest, inputs: Sequence[Mapping[
 
 
 def changed_settings(recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
-    """Which settings differ, as `key: old -> new`; None when none does."""
+    """The settings that differ, as `key: old -> new`, or None."""
     changes = [
         f"{key}: {recorded.get(key)} -> {settings.get(key)}"
         for key in {**recorded, **settings}

@@ -1,7 +1,7 @@
-"""Splitting words into subwords by BPE, sentencepiece or not at all, so that nothing is lost.
+"""Subword models: BPE, sentencepiece, or whole words. Splitting and merging loses nothing.
 
-Every subword model here splits one word at a time, whatever its neighbours: a model can be learned
-from counts of words, the pieces of a word can be remembered, and a piece belongs to one word.
+Each model splits a word independently of its neighbours. It can therefore be learned from counts of
+words, the pieces of a word can be cached, and each piece belongs to one word.
 """
 
 import contextlib
@@ -9,7 +9,8 @@ import io
 import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -20,27 +21,16 @@ from nmt.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
-CONTINUED = "@@"  # at the end of every piece of a BPE word but the last
-WORD_START = "▁"  # at the beginning of the first piece of a sentencepiece word
-REPLACEMENT = "\ufffd"  # for bytes that spell no character
-WORD_END = "</w>"  # what subword-nmt puts at the end of a word
+CONTINUED = "@@"  # the end of each piece of a BPE word but the last
+WORD_START = "▁"  # the beginning of the first piece of a sentencepiece word
+REPLACEMENT = "\ufffd"  # for bytes that are no character
+WORD_END = "</w>"  # the end of a word in subword-nmt
 
-# Strings that mean something to a subword model, and kinds of space that subword-nmt would take
-# for the end of a symbol or of a line, each have a stand-in among the characters that Unicode
-# sets apart for such use inside programs. A stand-in that is found in the text itself is written
-# as the first of them and a letter. Other text is left as it is.
+# Strings with a meaning to a subword model, and white space that subword-nmt would take for the end
+# of a symbol or a line, are each replaced by one of Unicode's noncharacters, which are reserved for
+# internal use. A noncharacter in the text itself becomes the first of them and a letter.
 _SPACES = "\t\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
-_SPECIAL = (
-    CONTINUED,
-    WORD_START,
-    WORD_END,
-    *_SPACES,
-    "\u2028",
-    "\u2029",
-    "\u202f",
-    "\u205f",
-    "\u3000",
-)
+_SPECIAL = (CONTINUED, WORD_START, WORD_END, *_SPACES, *"\u2028\u2029\u202f\u205f\u3000")
 _ESCAPE = "\ufdd0"
 _ESCAPES = {special: chr(0xFDD1 + number) for number, special in enumerate(_SPECIAL)}
 _ESCAPES |= {chr(code): _ESCAPE + chr(code - 0xFDD0 + ord("A")) for code in range(0xFDD0, 0xFDF0)}
@@ -48,63 +38,48 @@ _UNESCAPES = {escape: special for special, escape in _ESCAPES.items()}
 _ESCAPE_PATTERN = re.compile("|".join(map(re.escape, _ESCAPES)))
 _UNESCAPE_PATTERN = re.compile(f"{_ESCAPE}[A-`]|[\ufdd1-\ufdef]")
 
-# Longer words are split into parts of this length before BPE, which takes quadratic time, and do
-# not take part in learning: they are base64 or a broken file rather than language.
+# BPE takes quadratic time, so longer words are split into parts of this length first. They are not
+# used for learning either: such words are base64 or a broken file rather than language.
 LONGEST_WORD = 200
-# Learning takes about 1.3 kB a type; the rarest of so many have next to no say in the merges.
-MOST_TYPES = 500_000
+# Learning takes about 1.3 kB per type, and rarer words have almost no influence on the merges.
+MAX_LEARNED_TYPES = 500_000
 
 
 def escape(word: str) -> str:
-    """The word without any string that means something to a subword model."""
+    """The word without any string that has a meaning to a subword model."""
     return _ESCAPE_PATTERN.sub(lambda match: _ESCAPES[match[0]], word)
 
 
 def unescape(word: str) -> str:
-    """The inverse of `escape`; whatever else a model may have put together passes unchanged."""
+    """The inverse of `escape`; other output of a model stays unchanged."""
     return _UNESCAPE_PATTERN.sub(lambda match: _UNESCAPES.get(match[0], match[0]), word)
 
 
 class Subword(Protocol):
-    """A way of splitting words into pieces and of putting pieces together."""
+    """Splits words into pieces and merges pieces into words."""
 
     def split(self, word: str) -> list[str]:
         """The pieces of a word, at least one."""
 
     def words_of(self, pieces: Sequence[str]) -> list[int]:
-        """For each piece the number of its word, from 0 without gaps."""
+        """For each piece the index of its word, from 0 without gaps."""
 
     def merge(self, pieces: Sequence[str]) -> str:
-        """The word that pieces of one word stand for; empty when they stand for nothing."""
+        """The word of its pieces, perhaps an empty one."""
 
     def save(self, path: Path) -> None:
         """Write the model to a file."""
 
 
-def segment(subword: Subword, words: Iterable[str]) -> list[str]:
-    """The pieces of a sequence of words."""
-    return [piece for word in words for piece in subword.split(word)]
-
-
-def join(subword: Subword, pieces: Sequence[str]) -> list[str]:
-    """The words of a sequence of pieces."""
-    groups: list[list[str]] = []
-    for piece, number in zip(pieces, subword.words_of(pieces), strict=True):
-        if number == len(groups):
-            groups.append([])
-        groups[number].append(piece)
-    return [word for group in groups if (word := subword.merge(group))]
-
-
 class WholeWords:
-    """No subwords: every word is a piece."""
+    """No subwords: each word is a piece."""
 
     def split(self, word: str) -> list[str]:
         """The word itself."""
         return [word]
 
     def words_of(self, pieces: Sequence[str]) -> list[int]:
-        """Every piece is a word."""
+        """Each piece is a word."""
         return list(range(len(pieces)))
 
     def merge(self, pieces: Sequence[str]) -> str:
@@ -112,22 +87,22 @@ class WholeWords:
         return "".join(pieces)
 
     def save(self, path: Path) -> None:
-        """There is nothing to keep."""
+        """Write nothing: there is no model."""
 
 
 class BPE:
     """Byte pair encoding by subword-nmt; all but the last piece of a word end in `@@`.
 
-    `allowed` are the pieces that may come out: others are split further, as far as that goes.
+    Pieces that are not in `allowed` are split further where possible.
     """
 
     def __init__(self, merges: Sequence[str], allowed: Collection[str] | None = None) -> None:
-        """Merges are lines `left right` of a codes file of version 0.2, most important first."""
+        """`merges` are the lines `left right` of a codes file of version 0.2, first merge first."""
         from subword_nmt import apply_bpe
 
         self.merges = list(merges)
         codes = io.StringIO("\n".join(["#version: 0.2", *self.merges, ""]), newline="\n")
-        # With the empty piece, since subword-nmt takes an empty set for no restriction.
+        # The empty piece is added because subword-nmt takes an empty set for no restriction.
         vocabulary = None if allowed is None else frozenset(allowed) | {""}
         self._bpe = apply_bpe.BPE(codes, merges=len(self.merges), vocab=vocabulary)
 
@@ -139,24 +114,20 @@ class BPE:
             if pieces:
                 pieces[-1] += CONTINUED
             pieces += self._bpe.segment_tokens([word[start : start + LONGEST_WORD]])
-        self._bpe.cache.clear()  # it would grow without end, and callers remember words anyway
+        self._bpe.cache.clear()  # it would grow without limit, and callers cache words anyway
         return pieces
 
     def words_of(self, pieces: Sequence[str]) -> list[int]:
         """A word ends with a piece without `@@`."""
-        number = 0
-        numbers = []
-        for piece in pieces:
-            numbers.append(number)
-            number += not piece.endswith(CONTINUED)
-        return numbers
+        ends = [not piece.endswith(CONTINUED) for piece in pieces]
+        return list(accumulate(ends[:-1], initial=0))[: len(pieces)]
 
     def merge(self, pieces: Sequence[str]) -> str:
         """The pieces without their `@@`."""
         return unescape("".join(piece.removesuffix(CONTINUED) for piece in pieces))
 
     def save(self, path: Path) -> None:
-        """Write a codes file as `subword-nmt learn-bpe` does."""
+        """Write a codes file in the format of `subword-nmt learn-bpe`."""
         with LineWriter(path) as writer:
             writer.write("#version: 0.2")
             for merge in self.merges:
@@ -167,7 +138,7 @@ class BPE:
         """Read a codes file."""
         lines = read_text(path)
         if next(lines, None) != "#version: 0.2":
-            raise DataError(f"{path}:1: expected `#version: 0.2`: no file of BPE merges")
+            raise DataError(f"{path}:1: expected `#version: 0.2` of a BPE codes file")
         merges = list(lines)
         for number, merge in enumerate(merges, start=2):
             parts = merge.split(" ")
@@ -177,7 +148,7 @@ class BPE:
 
 
 class _MergeSink:
-    """Takes the place of the codes file while merges are learned, and shows how far that is."""
+    """Collects the merges that subword-nmt writes, and shows the progress."""
 
     def __init__(self, total: int) -> None:
         self.lines: list[str] = []
@@ -189,14 +160,14 @@ class _MergeSink:
 
 
 def learn_bpe(counts: Mapping[str, int], *, merges: int) -> BPE:
-    """Learn merge operations from counts of words, fewer when the words do not yield so many."""
+    """Learn at most `merges` merge operations from counts of words."""
     from subword_nmt import learn_bpe as subword_nmt_learn
 
     words = [f"{word} {count}" for word, count in _escaped_counts(counts).items() if len(word) > 1]
     if not words:
         return BPE([])
     sink = _MergeSink(merges)
-    # subword-nmt draws its own bar and remarks on standard error.
+    # subword-nmt prints its own progress bar and remarks to standard error.
     with sink.bar, contextlib.redirect_stderr(io.StringIO()):
         subword_nmt_learn.learn_bpe(words, sink, merges, is_dict=True)
     learned = sink.lines[1:]  # after the version
@@ -208,20 +179,21 @@ def learn_bpe(counts: Mapping[str, int], *, merges: int) -> BPE:
 
 
 def _escaped_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """The counts that a model is learned from: escaped words, bounded in length and number."""
+    """The counts that a model is learned from: escaped words, limited in length and number."""
     escaped: Counter[str] = Counter()
     for word, count in counts.items():
         if len(word) <= LONGEST_WORD:
             escaped[escape(word)] = count
-    if len(escaped) > MOST_TYPES:
-        logger.info("learning from the %d most frequent words of %d", MOST_TYPES, len(escaped))
-    # In the order of their characters at equal counts, so that nothing depends on who counted.
+    if len(escaped) > MAX_LEARNED_TYPES:
+        message = "learning from the %d most frequent words of %d"
+        logger.info(message, MAX_LEARNED_TYPES, len(escaped))
+    # Words of equal counts are sorted, so that nothing depends on the order of counting.
     order = sorted(escaped.items(), key=lambda item: (-item[1], item[0]))
-    return dict(order[:MOST_TYPES])
+    return dict(order[:MAX_LEARNED_TYPES])
 
 
 def count_pieces(subword: Subword, counts: Mapping[str, int]) -> Counter[str]:
-    """How often each piece occurs in a text with these counts of words."""
+    """The counts of pieces in a text with these counts of words."""
     pieces: Counter[str] = Counter()
     for word, count in counts.items():
         for piece in subword.split(word):
@@ -230,9 +202,9 @@ def count_pieces(subword: Subword, counts: Mapping[str, int]) -> Counter[str]:
 
 
 def spell_common_characters(pieces: Counter[str], *, least: int) -> None:
-    """Add both forms, inside a word and at its end, of characters seen `least` times in pieces.
+    """Add the pieces, inside and at the end of a word, of characters that occur `least` times.
 
-    A new word can then be spelled even when one of its characters was never seen in that place.
+    A new word can then be spelled even if one of its characters never occurred in that position.
     """
     characters: Counter[str] = Counter()
     for piece, count in pieces.items():
@@ -247,8 +219,8 @@ def spell_common_characters(pieces: Counter[str], *, least: int) -> None:
 class SentencePiece:
     """A sentencepiece model; the first piece of a word begins with `▁`.
 
-    The text is taken as it is (no Unicode normalisation), and what the model has no piece for is
-    spelled in bytes, so that every word survives.
+    There is no Unicode normalisation, and characters without a piece are spelled in bytes, so that
+    no word is lost.
     """
 
     def __init__(self, model: bytes, *, name: str = "sentencepiece model") -> None:
@@ -265,7 +237,7 @@ class SentencePiece:
         if len(self._processor) > MAX_PIECES:
             raise DataError(f"{name}: expected at most {MAX_PIECES} pieces")
         self._byte_of = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
-        # All that can come out of a text: everything but <unk>.
+        # The pieces that a text can have: all but <unk>.
         try:
             self.pieces = [
                 self._processor.id_to_piece(number)
@@ -281,24 +253,19 @@ class SentencePiece:
         return pieces
 
     def words_of(self, pieces: Sequence[str]) -> list[int]:
-        """A word begins with a piece with `▁`."""
-        number = -1
-        numbers = []
-        for piece in pieces:
-            if piece.startswith(WORD_START) or number < 0:
-                number += 1
-            numbers.append(number)
-        return numbers
+        """A word begins with a piece that begins with `▁`."""
+        starts = [piece.startswith(WORD_START) for piece in pieces[1:]]
+        return list(accumulate(starts, initial=0))[: len(pieces)]
 
     def merge(self, pieces: Sequence[str]) -> str:
-        """The pieces without their `▁`, and bytes as characters where they make some."""
+        """The pieces without `▁`; bytes become characters where they are valid UTF-8."""
         spelled = b"".join(self._byte_of.get(piece) or piece.encode() for piece in pieces)
         word = unescape(spelled.decode(errors="replace").removeprefix(WORD_START))
-        # A blank or a line feed in bytes is a model's mistake, and must not end word or line.
+        # A translation model may emit the bytes of a space or line feed; they must not end a word.
         return word.replace("\n", REPLACEMENT).replace(" ", REPLACEMENT)
 
     def save(self, path: Path) -> None:
-        """Write the model file that sentencepiece reads."""
+        """Write a model file of sentencepiece."""
         path.write_bytes(self.model)
 
     @classmethod
@@ -315,7 +282,7 @@ def learn_sentencepiece(
 ) -> SentencePiece:
     """Learn a model of at most `vocabulary_size` pieces from counts of words.
 
-    Its pieces never cross the border of a word, so counts say all that sentences would.
+    No piece crosses a word boundary, so counts of words are as good as sentences.
     """
     import sentencepiece
 
@@ -329,8 +296,8 @@ def learn_sentencepiece(
             model_writer=written,
             model_type=model,
             vocab_size=vocabulary_size,
-            hard_vocab_limit=False,  # a small corpus yields fewer
-            # A large alphabet (Chinese, or crawled text) is left to the bytes at its rare end.
+            hard_vocab_limit=False,  # a small corpus has fewer
+            # The rare characters of a large alphabet (Chinese, or crawled text) become bytes.
             character_coverage=1.0 if alphabet <= vocabulary_size // 10 else 0.9995,
             byte_fallback=True,
             normalization_rule_name="identity",
@@ -345,6 +312,6 @@ def learn_sentencepiece(
         reason = str(error).rpartition("] ")[2]
         raise DataError(
             f"sentencepiece cannot learn {vocabulary_size} pieces (`data.subword.vocabulary_size`) "
-            f"from {len(words)} kinds of words: {reason}"
+            f"from {len(words)} different words: {reason}"
         ) from None
     return SentencePiece(written.getvalue())

@@ -1,4 +1,4 @@
-"""The one reader and the one writer of text lines: binary, only LF ends a line, strict UTF-8."""
+"""The reader and the writer of text lines: binary, only LF ends a line, strict UTF-8."""
 
 import bz2
 import contextlib
@@ -12,19 +12,21 @@ import stat
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Literal, NamedTuple, Self, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, Self, cast
 
 from nmt.errors import DataError, StorageError
 from nmt.storage.files import replaced_file, storage_errors
 
 logger = logging.getLogger(__name__)
 
-MAX_BYTES = 1_000_000
-CHUNK = 1 << 17
+Side = Literal["source", "target"]
+SIDES: tuple[Side, Side] = ("source", "target")
+
+LINE_BYTES = 1_000_000  # the longest line unless a caller says otherwise
+BUFFER_BYTES = 1 << 17
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 INVALID = "invalid UTF-8"
@@ -32,7 +34,7 @@ TOO_LONG = "line too long"
 EMPTY = "empty line"
 BAD_LINES = frozenset({INVALID, TOO_LONG, EMPTY})  # reasons
 
-# How an archive of each kind begins, for files whose name does not tell.
+# The first bytes of each kind of archive: the content decides, not the name.
 ARCHIVE_BEGINNINGS = {
     ".gz": (b"\x1f\x8b\x08",),
     ".xz": (b"\xfd7zXZ\x00",),
@@ -42,19 +44,29 @@ ARCHIVE_BEGINNINGS = {
         for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
     ),
 }
+DECOMPRESS: dict[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open,
+    ".xz": lzma.open,
+    ".bz2": bz2.open,
+}
 BROKEN_ARCHIVE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that cannot be used: why, its number from 1, and a byte offset in the plain file.
+    """A line that cannot be used: the reason, its number from 1, and an offset in the plain text.
 
-    The offset is that of the first invalid byte, or of the beginning of an over-long line.
+    The offset is that of the first invalid byte, or of the beginning of a line that is too long.
     """
 
     reason: str
     line: int
     offset: int
+
+    def message(self, path: Path, *, max_bytes: int = LINE_BYTES) -> str:
+        """The error message, `file:line: reason (byte offset)`."""
+        reason = f"line longer than {max_bytes} bytes" if self.reason == TOO_LONG else self.reason
+        return f"{path}:{self.line}: {reason} (byte {self.offset} of the text)"
 
 
 class Pair(NamedTuple):
@@ -66,25 +78,25 @@ class Pair(NamedTuple):
 
 @dataclass
 class ReadStatistics:
-    """What a reader of pairs has seen so far: pairs read in all, and those skipped by reason."""
+    """The number of pairs that were read so far, and of those that were skipped, by reason."""
 
     read: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
 
 
-def read_lines(path: Path, *, max_bytes: int = MAX_BYTES) -> Iterator[str | BadLine]:
-    """The lines of a file, plain or compressed; what cannot be text comes as a `BadLine`.
+def read_lines(path: Path, *, max_bytes: int = LINE_BYTES) -> Iterator[str | BadLine]:
+    """The lines of a plain or compressed file; a line that is not valid text is a `BadLine`.
 
-    Memory stays within a few `max_bytes` whatever the file holds.
+    Memory stays within a few `max_bytes`, whatever the file holds.
     """
     with contextlib.closing(_open(path)) as stream:
         yield from read_stream(stream, str(path), max_bytes=max_bytes)
 
 
 def read_stream(
-    stream: BinaryIO, name: str, *, max_bytes: int = MAX_BYTES
+    stream: BinaryIO, name: str, *, max_bytes: int = LINE_BYTES
 ) -> Iterator[str | BadLine]:
-    """The lines of an open stream by the rules of `read_lines`, each as soon as it has arrived."""
+    """The lines of an open stream, as `read_lines` gives them, each as soon as it has arrived."""
     readline = stream.readline
     limit = max_bytes + 2  # room for CR and LF
     offset = 0
@@ -118,70 +130,63 @@ def read_stream(
             yield text
     except BROKEN_ARCHIVE as error:
         raise DataError(
-            f"{name}: the archive is cut short or damaged after line {number} ({error})"
+            f"{name}: the archive is truncated or damaged after line {number} ({error})"
         ) from error
     except OSError as error:
         raise DataError(f"{name}: cannot be read after line {number} ({error})") from error
 
 
 def _skip_line(stream: BinaryIO) -> int:
-    """Read past the end of the current line; returns how many bytes that took."""
+    """Read to the end of the current line; returns the number of bytes read."""
     skipped = 0
-    while raw := stream.readline(CHUNK):
+    while raw := stream.readline(BUFFER_BYTES):
         skipped += len(raw)
         if raw[-1] == 10:
             break
     return skipped
 
 
-def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> Iterator[str]:
-    """The lines of a file; the first one that is no text of bearable length is an error."""
+def read_text(path: Path, *, max_bytes: int = LINE_BYTES) -> Iterator[str]:
+    """The lines of a file; raises DataError for the first line that is not valid text."""
     for line in read_lines(path, max_bytes=max_bytes):
         if isinstance(line, BadLine):
-            raise DataError(describe(path, line, max_bytes=max_bytes))
+            raise DataError(line.message(path, max_bytes=max_bytes))
         yield line
 
 
-def describe(path: Path, bad: BadLine, *, max_bytes: int) -> str:
-    """What is wrong with a line, in the form `file:line: what (byte offset)`."""
-    detail = f"line longer than {max_bytes} bytes" if bad.reason == TOO_LONG else bad.reason
-    return f"{path}:{bad.line}: {detail} (byte {bad.offset} of the text)"
+def regular_file_status(path: Path) -> os.stat_result:
+    """The status of a file; raises DataError unless it is a regular file."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:  # ValueError: NUL in the name
+        raise _unreadable(path, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        names = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        kind = names.get(stat.S_IFMT(status.st_mode), "a device")
+        raise DataError(f"{path}: expected a regular file, got {kind}")
+    return status
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> DataError:
+    return DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})")
 
 
 def _open(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading, through a decompressor when its content asks for one."""
+    """A regular file opened for reading, through a decompressor if its content is an archive."""
+    regular_file_status(path)
     try:
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):
-            raise DataError(f"{path}: expected a regular file, got {_file_type(mode)}")
-        stream: io.BufferedReader = io.BufferedReader(io.FileIO(path), CHUNK)
-    except (OSError, ValueError) as error:  # ValueError: NUL in the name
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise DataError(f"{path}: cannot be read ({reason})") from error
+        stream: io.BufferedReader = io.BufferedReader(io.FileIO(path), BUFFER_BYTES)
+    except OSError as error:
+        raise _unreadable(path, error) from error
     beginning = stream.peek(10)[:10]
     for suffix, beginnings in ARCHIVE_BEGINNINGS.items():
         if beginning.startswith(beginnings):
-            # The outer buffer's readline is written in C, those of the archive classes are not.
-            archive = cast(io.RawIOBase, _decompress(suffix, stream))
-            return io.BufferedReader(archive, CHUNK)
+            # The readline of the outer buffer is written in C, that of an archive class is not.
+            return io.BufferedReader(DECOMPRESS[suffix](stream), BUFFER_BYTES)
     if path.suffix in ARCHIVE_BEGINNINGS and beginning:
         stream.close()
         raise DataError(f"{path}: named {path.suffix}, but it does not hold such an archive")
     return stream
-
-
-def _decompress(suffix: str, stream: io.BufferedReader) -> BinaryIO:
-    if suffix == ".gz":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
-    if suffix == ".xz":
-        return cast(BinaryIO, lzma.LZMAFile(stream))
-    assert suffix == ".bz2"
-    return cast(BinaryIO, bz2.BZ2File(stream))
-
-
-def _file_type(mode: int) -> str:
-    names = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-    return names.get(stat.S_IFMT(mode), "a device")
 
 
 def read_pairs(
@@ -189,14 +194,14 @@ def read_pairs(
     target: Sequence[Path],
     *,
     on_bad_line: Literal["error", "skip"] = "error",
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = LINE_BYTES,
     statistics: ReadStatistics | None = None,
 ) -> Iterator[Pair]:
     """The sentence pairs of two lists of files; line n of one side translates line n of the other.
 
-    With as many files on either side they have to agree in length one by one, since mistakes in
-    two files could cancel out; else the lists have to agree as wholes. A pair with a bad or blank
-    line is an error, or is left out and counted in `statistics`.
+    If both sides have the same number of files, the files must agree in length one by one, since
+    errors in two files could cancel out. Otherwise the lists must agree as a whole. A pair with a
+    bad or empty line raises DataError, or is skipped and counted in `statistics`.
     """
     statistics = statistics if statistics is not None else ReadStatistics()
     if len(source) == len(target):
@@ -217,35 +222,30 @@ def _read_group(
     max_bytes: int,
     statistics: ReadStatistics,
 ) -> Iterator[Pair]:
-    """The pairs of two concatenations of files of equal length."""
-    left_lines = _concatenated(source, max_bytes)
-    right_lines = _concatenated(target, max_bytes)
-    number = 0
-    for left, right in zip(left_lines, right_lines, strict=False):
+    """The pairs of two concatenations of files with the same number of lines."""
+    left_lines, right_lines = _concatenated(source, max_bytes), _concatenated(target, max_bytes)
+    for number, (left, right) in enumerate(itertools.zip_longest(left_lines, right_lines)):
         if left is None or right is None:
-            break
-        number += 1
+            rest = number + 1 + sum(1 for _ in (left_lines if right is None else right_lines))
+            counts = (rest, number) if right is None else (number, rest)
+            raise DataError(
+                f"{_names(source)} has {counts[0]} lines but {_names(target)} has {counts[1]}: "
+                "line n of one side must translate line n of the other"
+            )
         statistics.read += 1
         if isinstance(left, str) and isinstance(right, str) and left and right:  # noqa: SIM102
-            # This is quick: it looks no further than the first letter.
+            # This is fast: it looks no further than the first letter.
             if not left.isspace() and not right.isspace():
                 yield Pair(left, right)
                 continue
         paths, line = (source, left) if _badness(left) else (target, right)
         if on_bad_line == "error":
-            raise _bad_pair(paths, line, number, max_bytes)
+            raise _bad_pair(paths, line, number + 1, max_bytes)
         statistics.skipped[_badness(line) or ""] += 1
-    left_count = number + _count_rest(left, left_lines)
-    right_count = number + _count_rest(right, right_lines)
-    if left_count != right_count:
-        raise DataError(
-            f"{_names(source)} has {left_count} lines but {_names(target)} has {right_count}: "
-            "line n of one side must translate line n of the other"
-        )
 
 
-def _concatenated(paths: Sequence[Path], max_bytes: int) -> Iterator[str | BadLine | None]:
-    """The lines of several files, and then None for ever."""
+def _concatenated(paths: Sequence[Path], max_bytes: int) -> Iterator[str | BadLine]:
+    """The lines of several files, none of which may be empty."""
     for path in paths:
         lines = read_lines(path, max_bytes=max_bytes)
         first = next(lines, None)
@@ -253,14 +253,6 @@ def _concatenated(paths: Sequence[Path], max_bytes: int) -> Iterator[str | BadLi
             raise DataError(f"{path}: the file is empty")
         yield first
         yield from lines
-    yield from itertools.repeat(None)
-
-
-def _count_rest(line: str | BadLine | None, rest: Iterator[str | BadLine | None]) -> int:
-    """How many lines are left, the current one among them."""
-    if line is None:
-        return 0
-    return 1 + sum(1 for _ in itertools.takewhile(lambda line: line is not None, rest))
 
 
 def _badness(line: str | BadLine) -> str | None:
@@ -270,15 +262,15 @@ def _badness(line: str | BadLine) -> str | None:
 
 
 def _bad_pair(paths: Sequence[Path], line: str | BadLine, number: int, max_bytes: int) -> DataError:
-    """The error about line `number` (from 1) of concatenated files."""
+    """The error for line `number` (from 1) of concatenated files."""
     path, number = _locate(paths, number, max_bytes)
     if isinstance(line, BadLine):
-        what = describe(path, line, max_bytes=max_bytes)
+        what = line.message(path, max_bytes=max_bytes)
     else:
         what = f"{path}:{number}: empty line"
     return DataError(
-        f"{what}; many corpora hold a few such lines: `data.on_bad_line: skip` leaves "
-        "their pairs out and counts them"
+        f"{what}; many corpora have a few such lines: `data.on_bad_line: skip` skips and counts "
+        "their pairs"
     )
 
 
@@ -297,11 +289,11 @@ def _names(paths: Sequence[Path]) -> str:
 
 
 class LineWriter:
-    """Writes lines to a file that appears whole or not at all, or to standard output.
+    """Writes lines to a file that appears complete or not at all, or to standard output.
 
-    The text goes to a temporary file beside the real one, which is replaced when the context ends
-    well; names in .gz, .xz and .bz2 are compressed. What is no regular file (a pipe, a device, and
-    standard output, for which the path is None) is written directly, every line at once.
+    The text goes to a temporary file, which replaces the real one when the context ends without an
+    error; names that end in .gz, .xz or .bz2 are compressed. A pipe, a device, or standard output
+    (the path None) is written directly, and each line is flushed.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -333,17 +325,12 @@ class LineWriter:
             if self._direct:
                 self._stream.flush()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: Any) -> None:
         try:
             with storage_errors(self._name):
-                self._stack.__exit__(kind, error, traceback)
+                self._stack.__exit__(kind, *exception)
         except (StorageError, BrokenPipeError):
-            if kind is None:  # else it was reported by what went wrong before
+            if kind is None:  # otherwise the first error is the one to report
                 raise
 
 

@@ -1,42 +1,44 @@
-"""Splitting raw text into words before subwords, and putting words together again."""
+"""Tokenizers: splitting raw text into words, and joining words into raw text."""
 
 import functools
 import logging
 import tempfile
 import warnings
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
 
 from nmt.errors import DataError
 
 
 class Tokenizer(Protocol):
-    """One way of splitting a line into words; no word is empty or holds a blank (U+0020)."""
+    """Splits a line into words; no word is empty or contains a space (U+0020)."""
 
     def tokenize(self, text: str) -> list[str]:
         """The words of a line."""
 
     def detokenize(self, words: Sequence[str]) -> str:
-        """A line of these words."""
+        """The line that words make up."""
 
 
-class BlankTokenizer:
-    """Words are what blanks separate; other kinds of space belong to the words."""
+class SpaceTokenizer:
+    """Splits at spaces (U+0020); other kinds of white space belong to the words."""
 
     def tokenize(self, text: str) -> list[str]:
-        """The parts between blanks."""
+        """The parts between spaces."""
         words = text.split(" ")
         return [word for word in words if word] if "" in words else words
 
     def detokenize(self, words: Sequence[str]) -> str:
-        """The words with blanks between."""
+        """The words joined by spaces."""
         return " ".join(words)
 
 
 class MosesTokenizer:
-    """The rules of the Moses scripts for a language: punctuation becomes words of its own.
+    """The Moses tokenizer of a language, which makes punctuation marks separate words.
 
-    As in Moses, control characters are lost and every kind of space counts as a blank.
+    As in Moses, control characters are lost and all white space counts as a space.
     """
 
     def __init__(self, language: str) -> None:
@@ -47,7 +49,7 @@ class MosesTokenizer:
         self._plain_detokenizer = sacremoses.MosesDetokenizer(lang="")
 
     def tokenize(self, text: str) -> list[str]:
-        """Words and punctuation marks, as they are (no `&amp;` for `&`)."""
+        """Words and punctuation marks without escapes (`&` stays `&`)."""
         tokens: list[str] = self._tokenizer.tokenize(text, escape=False)
         return tokens
 
@@ -56,68 +58,80 @@ class MosesTokenizer:
         text: str
         try:
             text = self._detokenizer.detokenize(list(words), unescape=False)
-        except TypeError:  # sacremoses 0.2 stumbles over Czech words like `e-mail`
+        except TypeError:  # sacremoses 0.2 fails on Czech words like `e-mail`
             text = self._plain_detokenizer.detokenize(list(words), unescape=False)
         return text
 
 
 class JiebaTokenizer:
-    """Chinese words found by jieba; other scripts in between are kept together."""
+    """Splits Chinese into words with jieba; words of other scripts stay whole."""
 
     def tokenize(self, text: str) -> list[str]:
-        """The words; blanks only separate them."""
+        """The words without the spaces between them."""
         return [word for word in _load_jieba().lcut(text) if word.strip(" ")]
 
     def detokenize(self, words: Sequence[str]) -> str:
-        """Chinese without blanks, one between two words or numbers in letters of other scripts."""
+        """Chinese without spaces, and a space between two words or numbers of other scripts."""
         parts: list[str] = []
         for word in words:
-            if parts and _needs_blank(parts[-1], word):
+            if parts and _needs_space(parts[-1], word):
                 parts.append(" ")
             parts.append(word)
         return "".join(parts)
 
 
-def _needs_blank(left: str, right: str) -> bool:
-    """Whether a blank belongs between two words of Chinese text."""
+def _needs_space(left: str, right: str) -> bool:
+    """Whether two words of Chinese text are separated by a space."""
     if not right or not _is_alphabetic(right[0]):
         return False
     return _is_alphabetic(left[-1]) or (left[-1] in ",;:!?" and right[0].isalpha())
 
 
 def _is_alphabetic(character: str) -> bool:
-    """A letter or digit of a script that puts blanks between words."""
+    """Whether this is a letter or digit of a script that separates words by spaces."""
     return character.isalnum() and not "\u2e80" <= character < "\uac00" and character < "\uf900"
 
 
 @functools.cache
 def _load_jieba() -> Any:
-    """The segmenter of jieba with its dictionary, which takes about a second once a process."""
+    """The segmenter of jieba; loading its dictionary takes about a second per process."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import jieba
     except ImportError:
         raise DataError(
-            "the tokenizer `jieba` needs the package of that name: pip install nmt[chinese]"
+            "the tokenizer `jieba` needs the package jieba: pip install nmt[chinese]"
         ) from None
     jieba.setLogLevel(logging.ERROR)
     segmenter = jieba.Tokenizer()
-    # By default jieba trusts a cache file that anybody could have put into the temporary folder.
+    # By default jieba loads a cache file from the shared temporary directory, which is not safe.
     with tempfile.TemporaryDirectory() as private:
         segmenter.tmp_dir = private
         segmenter.initialize()
     return segmenter
 
 
+class TokenizerSpec(NamedTuple):
+    """The tokenizer of a side; the arguments of `make_tokenizer`."""
+
+    kind: str
+    language: str
+
+
 @functools.cache
 def make_tokenizer(kind: str, language: str) -> Tokenizer:
     """The tokenizer of a kind (`none`, `moses`, `jieba`) for a language such as `de`."""
     if kind == "none":
-        return BlankTokenizer()
+        return SpaceTokenizer()
     if kind == "moses":
         return MosesTokenizer(language)
     if kind == "jieba":
         _load_jieba()
         return JiebaTokenizer()
     raise DataError(f"expected a tokenizer none, moses or jieba, got {kind!r}")
+
+
+def count_tokens(texts: Iterable[str], tokenizer: Tokenizer) -> Counter[str]:
+    """The number of occurrences of each word in texts."""
+    return Counter(chain.from_iterable(map(tokenizer.tokenize, texts)))

@@ -1,4 +1,4 @@
-"""Pieces of text and their numbers; the control symbols are numbers that no text can produce."""
+"""The vocabulary: pieces and their ids; no text can produce the id of a control symbol."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,29 +10,29 @@ from nmt.data.text import LineWriter, read_text
 from nmt.errors import DataError
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
-# How the control symbols are shown; these strings are never looked up.
+# The control symbols as they are printed; these strings are never looked up.
 CONTROL = ("<pad>", "<s>", "</s>", "<unk>")
 
 NUMBER = re.compile("[0-9]{1,18}")
 HEADER = "nmt-vocabulary 1"
-# The file has one piece a line and a tab before its count.
+# Each line of the file is a piece, a tab and its count.
 ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 UNESCAPES = {escape[1]: character for character, escape in ESCAPES.items()}
 
 
 class Vocabulary:
-    """A numbering of pieces that begins after the control symbols, with the counts of pieces."""
+    """The ids and counts of pieces; the first ids are those of the control symbols."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
-        """Pieces get their numbers in the order of `counts`."""
+        """Pieces get their ids in the order of `counts`."""
         assert "" not in counts
         self.counts = dict(counts)
         self._pieces = [*CONTROL, *self.counts]
-        self._ids = {piece: number for number, piece in enumerate(self.counts, start=len(CONTROL))}
+        self._ids = {piece: index for index, piece in enumerate(self.counts, start=len(CONTROL))}
 
     @classmethod
     def build(cls, counts: Mapping[str, int], *, max_pieces: int | None = None) -> Self:
-        """The most frequent pieces first, equally frequent ones by their characters."""
+        """A vocabulary sorted by count, the highest first, and then by piece."""
         order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return cls(dict(order[:max_pieces]))
 
@@ -48,23 +48,21 @@ class Vocabulary:
             other.counts.items()
         )
 
-    __hash__ = None  # type: ignore[assignment]
-
     def id(self, piece: str) -> int:
-        """The number of a piece of text, UNK for one that is not known."""
+        """The id of a piece, or UNK."""
         return self._ids.get(piece, UNK)
 
-    def piece(self, number: int) -> str:
-        """The piece with a number; control symbols as they are shown."""
-        return self._pieces[number]
+    def piece(self, token_id: int) -> str:
+        """The piece with an id, or the printed form of a control symbol."""
+        return self._pieces[token_id]
 
     def encode(self, pieces: Iterable[str]) -> list[int]:
-        """The numbers of pieces, without control symbols (but for UNK)."""
+        """The ids of pieces; an unknown piece is UNK."""
         ids = self._ids
         return [ids.get(piece, UNK) for piece in pieces]
 
     def save(self, path: Path) -> None:
-        """Write one piece a line with its count, after a line that says how many there are."""
+        """Write a header with the number of pieces, and one line per piece with its count."""
         with LineWriter(path) as writer:
             writer.write(f"{HEADER}\t{len(self.counts)}")
             for piece, count in self.counts.items():
@@ -72,7 +70,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote; anything doubtful is an error, for every id must be exact."""
+        """Read the file that `save` wrote; raises DataError unless every id is certain."""
         lines = read_text(path)
         head, _, length = next(lines, "").partition("\t")
         if head != HEADER or not NUMBER.fullmatch(length):
@@ -85,11 +83,11 @@ class Vocabulary:
             if not tab or not escaped or not NUMBER.fullmatch(count):
                 raise DataError(f"{path}:{number}: expected `piece<tab>count`, got {line[:80]!r}")
             try:
-                piece = _unescape(escaped)
-            except (KeyError, IndexError):
+                piece = re.sub(r"\\(.?)", lambda match: UNESCAPES[match[1]], escaped)
+            except KeyError:
                 raise DataError(f"{path}:{number}: bad escape in {escaped[:80]!r}") from None
             if piece in counts:
-                raise DataError(f"{path}:{number}: the piece {piece!r} is there twice")
+                raise DataError(f"{path}:{number}: the piece {piece!r} occurs twice")
             counts[piece] = int(count)
             if len(counts) > int(length):
                 break
@@ -100,20 +98,3 @@ class Vocabulary:
 
 def _escape(piece: str) -> str:
     return "".join(ESCAPES.get(character, character) for character in piece)
-
-
-def _unescape(escaped: str) -> str:
-    parts = escaped.split("\\")
-    # After the first part every part begins with the character that follows a backslash; an
-    # empty one means the backslash was doubled, and the next part is plain.
-    text = [parts[0]]
-    index = 1
-    while index < len(parts):
-        part = parts[index]
-        if part:
-            text.append(UNESCAPES[part[0]] + part[1:])
-            index += 1
-        else:
-            text.append("\\" + parts[index + 1])
-            index += 2
-    return "".join(text)

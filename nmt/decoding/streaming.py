@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
-from nmt.data.text import MAX_BYTES, BadLine, describe, read_lines, read_stream
+from nmt.data.text import LINE_BYTES, BadLine, read_lines, read_stream
 from nmt.errors import UserError
 
 CHUNK = 1 << 16
@@ -43,7 +43,7 @@ class ArrivingInput:
     def ready(self) -> bool:
         """Whether `readline` would return without waiting."""
         searched = 0
-        while not self.ended and len(self.buffer) <= MAX_BYTES:
+        while not self.ended and len(self.buffer) <= LINE_BYTES:
             if self.buffer.find(b"\n", searched) >= 0:
                 return True
             searched = len(self.buffer)
@@ -73,7 +73,7 @@ class LineSource:
 
     def describe(self, bad: BadLine) -> str:
         """The message about a bad line."""
-        return describe(Path(self.name), bad, max_bytes=MAX_BYTES)
+        return bad.message(Path(self.name))
 
 
 def open_lines(path: Path | None) -> LineSource:

@@ -14,13 +14,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from nmt.data.encoding import Chunk, map_chunks
-from nmt.data.text import EMPTY, BadLine, LineWriter, Pair, ReadStatistics, read_lines, read_pairs
+from nmt.data.text import (
+    EMPTY,
+    BadLine,
+    LineWriter,
+    Pair,
+    ReadStatistics,
+    Side,
+    read_lines,
+    read_pairs,
+)
 from nmt.errors import DataError
 from nmt.progress import progress_bar
 from nmt.recipes.duplicates import Hashes, HashSet, hash_pair
 
 Script = Literal["any", "latin", "han"]
-Side = Literal["source", "target"]
 
 TOO_SHORT, TOO_LONG, RATIO = "too few words", "too many words", "lengths too different"
 OTHER_SCRIPT, DUPLICATE = "in another script", "duplicate"
@@ -130,7 +138,7 @@ def make_cleaner(rules: CleaningRules, languages: tuple[str, str]) -> Callable[[
         source: list[str] = []
         target: list[str] = []
         dropped: Counter[str] = Counter()
-        lines = zip(chunk.source.split("\n"), chunk.target.split("\n"), strict=True)
+        lines = chunk.pairs()
         read = 0
         for left, right in lines:
             read += 1

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from nmt.data.text import Side
 from nmt.errors import ConfigError, DataError
 from nmt.recipes.archive import check_name
 from nmt.recipes.checksums import Expected
-from nmt.recipes.cleaning import CleaningRules, Side
+from nmt.recipes.cleaning import CleaningRules
 from nmt.recipes.download import RemoteFile
 
 

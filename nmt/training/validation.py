@@ -77,8 +77,8 @@ class Validator:
         if settings.beam == 0:
             return {}
         most = settings.sentences or None
-        source = list(read_text(self.prepared.validation_source))[:most]
-        target = list(read_text(self.prepared.validation_target))[:most]
+        source = list(read_text(self.prepared.validation_text("source")))[:most]
+        target = list(read_text(self.prepared.validation_text("target")))[:most]
         rank, size = self.processes.rank, self.processes.size
         translator = Translator.from_model(model, self.prepared.codec, self.config.decode)
         own = translator.translate(source[rank::size], beam=settings.beam)

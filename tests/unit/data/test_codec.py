@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from nmt.config.config import DataConfig, ParallelFiles, SubwordConfig, TokenizerConfig
 from nmt.data import codec as codec_module
-from nmt.data.codec import Codec, Segmentation, SideCodec, count_words, follow_characters
-from nmt.data.text import LineWriter, read_text
-from nmt.data.tokenizer import make_tokenizer
+from nmt.data.codec import Codec, Segmentation, SideCodec, follow_characters
+from nmt.data.text import SIDES, LineWriter, read_text
+from nmt.data.tokenizer import count_tokens, make_tokenizer
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import ConfigError, DataError
 
@@ -200,7 +200,6 @@ def test_saved_codec_is_the_same(codec: Codec, shared: bool, tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", ["bpe", "bpe-threshold", "bpe-separate", "unigram", "none"])
 def test_a_shared_vocabulary_has_one_number_a_piece(kind: str) -> None:
     codec = Codec.learn(config(kind), PAIRS, shared_vocabulary=True)
-    assert codec.shared_vocabulary
     assert codec.source.vocabulary == codec.target.vocabulary
     for side, texts in ((codec.source, ENGLISH), (codec.target, GERMAN)):
         for text in texts:
@@ -209,7 +208,7 @@ def test_a_shared_vocabulary_has_one_number_a_piece(kind: str) -> None:
 
 def test_separate_vocabularies_hold_the_pieces_of_their_side() -> None:
     codec = Codec.learn(config("bpe"), PAIRS)
-    assert not codec.shared_vocabulary
+    assert codec.source.vocabulary != codec.target.vocabulary
     assert "ß@@" not in codec.source.vocabulary
     assert "der" in codec.target.vocabulary
     assert codec.source.vocabulary.counts["the"] == 9
@@ -235,20 +234,12 @@ def test_no_words_are_an_error() -> None:
 
 def test_counts_of_parts_add_up_to_the_same_codec() -> None:
     tokenizer = make_tokenizer("none", "en")
-    sides = []
-    for number in (0, 1):
-        texts = [pair[number] for pair in PAIRS]
-        sides.append(count_words(texts[5:], tokenizer) + count_words(texts[:5], tokenizer))
-    codec = Codec.from_counts(config("bpe"), *sides)
+    counts = {}
+    for index, side in enumerate(SIDES):
+        texts = [pair[index] for pair in PAIRS]
+        counts[side] = count_tokens(texts[5:], tokenizer) + count_tokens(texts[:5], tokenizer)
+    codec = Codec.from_counts(config("bpe"), counts)
     assert all(both(codec, pair) == both(Codec.learn(config("bpe"), PAIRS), pair) for pair in PAIRS)
-
-
-def test_counting_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec_module, "MOST_COUNTED", 100)
-    texts = [f"common new{number} rare{number % 7}" for number in range(1000)]
-    counts = count_words(texts, make_tokenizer("none", "en"))
-    assert len(counts) <= 100
-    assert counts["common"] == 1000
 
 
 def test_remembered_words_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,8 +127,12 @@ def test_every_pair_is_there_in_order_and_reads_as_written(
     assert_whole(prepared.directory)
     assert texts(prepared, "train") == list(zip(*sentences(400, seed=400), strict=True))
     assert texts(prepared, "validation") == list(zip(*sentences(20, seed=20), strict=True))
-    assert prepared.validation_source.read_bytes() == (tmp_path / "validation.en").read_bytes()
-    assert prepared.validation_target.read_bytes() == (tmp_path / "validation.de").read_bytes()
+    assert (
+        prepared.validation_text("source").read_bytes() == (tmp_path / "validation.en").read_bytes()
+    )
+    assert (
+        prepared.validation_text("target").read_bytes() == (tmp_path / "validation.de").read_bytes()
+    )
     shared = "model.tie_embeddings=all" in overrides
     assert not shared or prepared.codec.source.vocabulary == prepared.codec.target.vocabulary
 
@@ -230,8 +234,8 @@ def test_bad_pairs_are_left_out_and_counted_by_reason(write_config: Write, tmp_p
     assert sum(corpora["train"]["left_out"].values()) == 3
     assert set(corpora["train"]["left_out"]) == {"empty line", "invalid UTF-8", "line too long"}
     assert corpora["validation"]["left_out"] == {"empty line": 1}
-    assert prepared.validation_source.read_bytes() == b"one\nsix\n"
-    assert prepared.validation_target.read_bytes() == b"eins\nsechs\n"
+    assert prepared.validation_text("source").read_bytes() == b"one\nsix\n"
+    assert prepared.validation_text("target").read_bytes() == b"eins\nsechs\n"
 
 
 def test_no_pair_left_is_an_error_that_says_why(write_config: Write, tmp_path: Path):
@@ -403,7 +407,7 @@ def test_limits_are_inclusive(source: int, target: int, longest: int, ratio: flo
 
 
 def test_rare_words_are_forgotten_before_memory_runs_out(monkeypatch):
-    monkeypatch.setattr(encoding, "MOST_TYPES", 100)
+    monkeypatch.setattr(encoding, "MAX_WORD_TYPES", 100)
     specs = {side: encoding.TokenizerSpec("none", "en") for side in ("source", "target")}
     pairs = (Pair(f"the number {n}", f"die Zahl {n}") for n in range(3 * encoding.CHUNK_PAIRS))
     seen: list[int] = []

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,8 @@ from nmt.data.subword import (
     WholeWords,
     count_pieces,
     escape,
-    join,
     learn_bpe,
     learn_sentencepiece,
-    segment,
     unescape,
 )
 from nmt.errors import DataError
@@ -47,6 +46,18 @@ TEXT = (
     "ein Hund läuft durch den großen Garten , weil der Mann ihn ruft @@ </w> a@@b 12\xa0000 ▁ "
     "the old man sees a dog in the garden because the dog is running 3,000 times - a@@b ▁"
 )
+
+
+def segment(subword: Subword, words: Iterable[str]) -> list[str]:
+    return [piece for word in words for piece in subword.split(word)]
+
+
+def join(subword: Subword, pieces: Sequence[str]) -> list[str]:
+    groups: dict[int, list[str]] = {}
+    for piece, number in zip(pieces, subword.words_of(pieces), strict=True):
+        groups.setdefault(number, []).append(piece)
+    assert list(groups) == list(range(len(groups)))
+    return [word for group in groups.values() if (word := subword.merge(group))]
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def test_file_restores_every_piece(
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b"b\t1\n", b"a\t1\n", ":3: the piece 'a' is there twice"),
+        (b"b\t1\n", b"a\t1\n", ":3: the piece 'a' occurs twice"),
         (b"b\t1\n", b"\n", ":3: expected `piece<tab>count`"),
         (b"b\t1\n", b"\t1\n", ":3: expected `piece<tab>count`"),
         (b"b\t1\n", b"b\n", ":3: expected `piece<tab>count`"),
