@@ -1,7 +1,6 @@
 """nmt-train: train a model from a config; run again, it resumes."""
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -9,9 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from nmt.cli import console
-from nmt.training.signals import StopRequest, StopSignal
-
-logger = logging.getLogger("nmt.cli.train")
+from nmt.training.signals import StopRequest
 
 
 def build_parser() -> console.SettingsParser:
@@ -50,11 +47,7 @@ def build_parser() -> console.SettingsParser:
 def train(arguments: argparse.Namespace, *, until_exit: bool) -> int:
     """Run the command; `until_exit`: nothing else follows in this process."""
     with StopRequest(until_exit=until_exit) as stop:
-        try:
-            return run(arguments, stop)
-        except StopSignal as signal:
-            logger.info("stopped by %s before the first update; run again to go on", signal)
-            return signal.exit_code
+        return run(arguments, stop)
 
 
 def run(arguments: argparse.Namespace, stop: StopRequest) -> int:

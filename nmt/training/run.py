@@ -36,7 +36,7 @@ from nmt.training.result import (
 )
 from nmt.training.resume import check_resumable
 from nmt.training.saving import reconcile_best
-from nmt.training.signals import StopRequest, StopSignal
+from nmt.training.signals import StopRequest
 from nmt.training.snapshot import SavedRun, read_saved_run, restore
 from nmt.training.state import TrainingState
 from nmt.training.trainer import Trainer
@@ -60,18 +60,21 @@ def train(config: Config, stop: StopRequest, *, inspect: Inspection) -> int:
             saved = find_saved_run(store, team)
             if saved is not None:
                 check_resumable(saved.config, config, directory=str(config.run_dir))
-            try:
-                prepared = prepared_data(config, saved, team)
-                trainer = build_trainer(
-                    config, team, prepared, store=store, saved=saved, inspect=inspect
-                )
-            except StopSignal:
-                if team.is_main and read_result(config.run_dir).get("status") == "running":
-                    state = TrainingState() if saved is None else saved.state
-                    write_end(config.run_dir, state, status="stopped")
-                raise
+            if team.is_main:
+                stop.before_leaving = partial(record_stop, config.run_dir, saved)
+            prepared = prepared_data(config, saved, team)
+            trainer = build_trainer(
+                config, team, prepared, store=store, saved=saved, inspect=inspect
+            )
             stop.defer()
             return run(trainer, team, stop)
+
+
+def record_stop(run_dir: Path, saved: SavedRun | None) -> None:
+    """Record that a run which was killed before has been stopped while it was loaded again."""
+    if read_result(run_dir).get("status") == "running":
+        state = TrainingState() if saved is None else saved.state
+        write_end(run_dir, state, status="stopped")
 
 
 def find_saved_run(store: CheckpointStore, team: Processes) -> SavedRun | None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -9,28 +10,23 @@ from typing import Self
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 0}
 
 
-class StopSignal(BaseException):
-    """A signal that arrived before the training loop: there is nothing to save."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.exit_code = EXIT_CODES[signal.Signals(number)]
-
-
 class StopRequest:
     """A context in which signals stop the run in an orderly way.
 
-    Until `defer` is called a signal raises StopSignal at once. After it the first signal is
-    remembered in `signal`, for the loop to look at after each update. A second Ctrl-C ends the
-    process at once in both cases. A SIGINT that the parent process ignores (`nohup ... &`) stays
-    ignored. With `until_exit` the process ends after the context: its exit code is settled, and
-    signals are ignored from then on.
+    Until `defer` is called there is nothing to save, and a signal ends the process at once: what
+    is being written has a temporary name, and the next start removes it. (An exception would not
+    do, since it may arrive inside the C++ code of a module that is being imported.) After `defer`
+    the first signal is remembered in `signal`, for the loop to look at after each update, and a
+    second Ctrl-C ends the process at once. A SIGINT that the parent process ignores
+    (`nohup ... &`) stays ignored. With `until_exit` the process ends after the context: its exit
+    code is settled, and signals are ignored from then on.
     """
 
     def __init__(self, *, until_exit: bool = False) -> None:
         self.until_exit = until_exit
         self.signal: int = 0
         self.deferred = False
+        self.before_leaving: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:
         self.previous = {
@@ -54,11 +50,21 @@ class StopRequest:
         self.deferred = True
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
-        """The handler. A file that is being written keeps its temporary name if we leave now."""
-        if self.signal and number == signal.SIGINT:
-            os._exit(EXIT_CODES[signal.SIGINT])
+        """The handler."""
         if self.signal:
+            if number == signal.SIGINT:
+                os._exit(EXIT_CODES[signal.SIGINT])
             return
         self.signal = number
         if not self.deferred:
-            raise StopSignal(number)
+            self.leave()
+
+    def leave(self) -> None:
+        """End the process; the standard streams may be in use, so they are not touched."""
+        name = signal.Signals(self.signal).name
+        message = f"nmt-train: stopped by {name} before the first update; run again to go on\n"
+        try:
+            self.before_leaving()
+            os.write(2, message.encode())
+        finally:
+            os._exit(EXIT_CODES[signal.Signals(self.signal)])
