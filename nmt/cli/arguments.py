@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from nmt.cli.console import Parser
-from nmt.config.document import Place, Scalar, Source
+from nmt.config.document import Location, Scalar, Source
 from nmt.config.limits import (
     BatchTokens,
     Length,
@@ -24,7 +24,7 @@ from nmt.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-COMMAND_LINE = Place(Source("command line", Path(), has_lines=False))
+COMMAND_LINE = Location(Source("command line", Path(), has_lines=False))
 
 
 def reader(annotation: Any) -> Callable[[str], Any]:

@@ -1,4 +1,4 @@
-"""nmt-prepare: raw text to subword model, vocabulary and binary data."""
+"""nmt-prepare: learn subwords and vocabularies from raw text, and encode it."""
 
 import argparse
 import sys
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from nmt.data.prepare import Prepared
 
 DESCRIPTION = """\
-Turn the raw text that a config names into prepared data: learn the subword model and the
-vocabularies, encode the training and validation sets, write a manifest. The result goes to
-data.prepared_dir (default: `prepared` in the run directory). When nothing changed since the last
-time nothing is done. nmt-train does the same by itself."""
+Prepare the raw text of a config for training: learn the subword model and the vocabularies, encode
+the training and validation sets, and write a manifest. The output directory is data.prepared_dir
+(default: `prepared` in the run directory). If it is up to date, nothing is done. nmt-train prepares
+the data by itself if necessary."""
 EXIT_CODES = "exit codes: 0 done, 2 bad input or config, 4 storage, 7 damaged data, 130 interrupted"
 
 
@@ -27,25 +27,28 @@ def build_parser() -> console.SettingsParser:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, required=True, help="YAML file")
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, required=True, help="config file (YAML)"
+    )
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="prepare nothing, but read what has been prepared and compare every file with its "
-        "hash; exit 7 when one is damaged",
+        help="prepare nothing; read the prepared data and compare each file with its hash (exit 7 "
+        "if one is damaged)",
     )
     parser.add_argument(
         "overrides",
         metavar="section.key=value",
         nargs="*",
-        help="settings that replace those of the file, such as data.subword.merges=8000",
+        help="overrides a value of the config, such as data.subword.merges=8000",
     )
     return parser
 
 
 def run_prepare(arguments: argparse.Namespace) -> None:
-    """Prepare or verify, and report what is there."""
-    from nmt.config.loading import load_config, resolved_prepared_dir
+    """Prepare or verify the data, and print a summary."""
+    from nmt.config.config import resolved_prepared_dir
+    from nmt.config.loading import load_config
     from nmt.data.prepare import open_prepared, prepare
 
     config = load_config(arguments.config, arguments.overrides)
@@ -58,7 +61,7 @@ def run_prepare(arguments: argparse.Namespace) -> None:
 
 
 def summary(prepared: "Prepared") -> list[str]:
-    """What a user wants to know of prepared data, in lines."""
+    """The lines of the summary: pairs, vocabularies and tokens."""
     lines = [f"prepared data in {prepared.directory}"]
     for name, corpus in prepared.about["corpora"].items():
         pairs, read, left_out = corpus["pairs"], corpus["read"], corpus["left_out"]
@@ -76,9 +79,9 @@ def summary(prepared: "Prepared") -> list[str]:
 
 
 def per_pair(prepared: "Prepared", side: str) -> str:
-    """The mean length of a training sentence in words a user can read."""
+    """The mean length of a training sentence, as text."""
     corpus = prepared.about["corpora"]["train"]
-    return f"{corpus[side]['tokens'] / corpus['pairs']:.1f} a sentence"
+    return f"{corpus[side]['tokens'] / corpus['pairs']:.1f} per sentence"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

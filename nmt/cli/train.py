@@ -1,4 +1,4 @@
-"""nmt-train: train a model from a config; run again, it resumes."""
+"""nmt-train: train a model from a config, or resume its training."""
 
 import argparse
 import os
@@ -16,30 +16,32 @@ def build_parser() -> console.SettingsParser:
     parser = console.SettingsParser(
         prog="nmt-train",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Train a translation model. Prepares the data if that has not been done; the "
-        "same command\nresumes a run that was stopped or killed, exactly where it stood.",
+        description="Train a translation model. The data is prepared first if that has not been "
+        "done. The same\ncommand resumes a run that was stopped or killed, exactly where it was.",
         epilog="examples:\n"
         "  nmt-train --config configs/demo/rela-g-cross.yaml\n"
         "  nmt-train --config my.yaml train.max_updates=2000 model.attention.cross=rela-g\n"
         "  torchrun --nproc-per-node=8 -m nmt.cli.train --config my.yaml\n\n"
-        "Ctrl-C and SIGTERM save the current update and stop (exit 130, 143); SIGUSR1 does the\n"
-        "same and exits 0, for schedulers that queue the job again. Other exit codes: 2 bad input\n"
-        "or config, 3 no usable checkpoint, 4 storage (after three failed writes of a file in a\n"
-        "row, or when the last one failed), 5 run directory in use, 6 diverged, 7 damaged data.\n"
-        "torchrun turns all of them into 1; result.json in the run directory tells how it ended:\n"
-        "finished, stopped, diverged or failed.",
+        "Ctrl-C and SIGTERM save a checkpoint of the current update and stop (exit 130, 143).\n"
+        "SIGUSR1 does the same and exits 0, for schedulers that queue the job again.\n"
+        "Other exit codes: 2 bad input or config, 3 no usable checkpoint, 4 storage (a file could\n"
+        "not be written three times in a row, or at the end), 5 run directory in use, 6 diverged,\n"
+        "7 damaged data. torchrun turns all of them into 1; the status in result.json of the run\n"
+        "directory is finished, stopped, diverged or failed.",
     )
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML file")
+    parser.add_argument(
+        "--config", type=Path, required=True, metavar="FILE", help="config file (YAML)"
+    )
     parser.add_argument(
         "--print-config",
         action="store_true",
-        help="print the effective config with all defaults to standard output, and end",
+        help="print the config with all defaults and overrides to standard output, and exit",
     )
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="section.key=value",
-        help="values that replace those of the file",
+        help="overrides a value of the config, such as train.max_updates=2000",
     )
     return parser
 

@@ -1,11 +1,11 @@
-"""The table of attention kinds: one row says everything about a kind.
+"""The table of attention kinds: one row per kind describes it completely.
 
-To add a kind: a mapping from scores to weights (see nmt/ops/score_mappings.py) and a row here, or
-from outside the package `ATTENTION_KINDS["name"] = AttentionKind(...)`. Configuration, model,
-training, decoding, analysis and benchmarks read the row and ask for no kind by name.
+A new kind needs a mapping from scores to weights (see nmt/ops/score_mappings.py) and a row here, or
+from outside the package `ATTENTION_KINDS["name"] = AttentionKind(...)`. Config, model, training,
+decoding, analysis and benchmarks read the row and test for no kind by name.
 
-This module imports no torch, so that mistakes in a configuration are found at once; what makes a
-mapping imports it when it is called.
+This module does not import torch, so that errors in a config are found at once. The functions that
+make a mapping import it when they are called.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     from nmt.ops.score_mappings import ScoreMapping
 
 ALIASES = {"1.5-entmax": "entmax15", "ReLA-i": "rela-i", "ReLA-g": "rela-g"}
-SMALLEST_BETA = 1e-6  # keeps a learned alpha above 1 in float32, too
+SMALLEST_BETA = 1e-6  # keeps a learned alpha above 1 in float32
 
 Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a kind: its type as of a configuration key, and its default."""
+    """An option of a kind: its type, as for a config key, and its default."""
 
     type: Any
     default: Any
-    required: str | None = None  # what to write, if a configuration must not leave it out
+    required: str | None = None  # the expected value, if a config must give it
 
 
 @dataclass(frozen=True)
 class HeadParameter:
-    """A number that every head learns."""
+    """A learned number per head."""
 
     name: str  # in the state dict
-    initialize: Callable[["Tensor"], object]  # fills the raw numbers [H]
+    initialize: Callable[["Tensor"], object]  # fills the raw parameter [H]
     reported_as: str  # in metrics and analysis
-    # From the raw numbers to what the mapping takes, and to what is reported.
+    # Functions of the raw parameter: the value for the mapping, and the value that is reported.
     value: Callable[["Tensor"], "Tensor"] = lambda raw: raw
     report: Callable[["Tensor"], "Tensor"] = lambda raw: raw
 
 
 @dataclass(frozen=True)
 class JoinedHeadsNorm:
-    """The norm on the concatenated heads, sigmoid(w z) norm(z)."""
+    """The norm of the concatenated heads z; with a gate, sigmoid(w z) norm(z)."""
 
     norm: Literal["rms", "layer", "none"]
     gate: bool
@@ -58,7 +58,7 @@ class JoinedHeadsNorm:
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """A row of the table; the functions take the values of all options of the kind."""
+    """A row of the table; its functions take the values of all options of the kind."""
 
     mapping: Callable[[Options], "ScoreMapping"]  # scores to weights
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -68,12 +68,12 @@ class AttentionKind:
     parameters: Callable[[Options], tuple[HeadParameter, ...]] = lambda _options: ()
 
     def values(self, given: Options) -> dict[str, Any]:
-        """The values of all options: as given, or the defaults."""
+        """The values of all options, given or default."""
         return {name: given.get(name, option.default) for name, option in self.options.items()}
 
 
 def softmax(_options: Options) -> "ScoreMapping":
-    """exp(score) over its sum."""
+    """Softmax."""
     from nmt.ops.score_mappings import Softmax
 
     return Softmax()
@@ -102,8 +102,8 @@ def top_k(options: Options) -> "ScoreMapping":
     return TopK(options["k"])
 
 
-# alpha = 1 + sigmoid(raw). The sigmoid is squeezed into [SMALLEST_BETA, 1] rather than clamped, so
-# that no cut stops its gradient. It starts at random, around 1.5.
+# alpha = 1 + sigmoid(raw). The sigmoid is scaled into [SMALLEST_BETA, 1] rather than clamped, which
+# would stop its gradient. The initial values are random, around 1.5.
 LEARNED_ALPHA = HeadParameter(
     name="raw_alpha",
     initialize=lambda raw: raw.normal_(),
@@ -111,23 +111,23 @@ LEARNED_ALPHA = HeadParameter(
     value=lambda raw: SMALLEST_BETA + (1.0 - SMALLEST_BETA) * raw.sigmoid(),
     report=lambda raw: 1.0 + (SMALLEST_BETA + (1.0 - SMALLEST_BETA) * raw.sigmoid()),
 )
-# It starts at the paper's threshold, 0.
+# The initial value is the threshold of the paper, 0.
 LEARNED_THRESHOLD = HeadParameter(
     name="threshold", initialize=lambda raw: raw.zero_(), reported_as="threshold"
 )
 
-BACKEND = Option(Literal["solver", "package"], "solver")
+ENTMAX_BACKEND = Option(Literal["solver", "package"], "solver")
 
 
 def entmax_row(alpha: float) -> AttentionKind:
-    """The row of entmax with one alpha."""
+    """The row of entmax with a fixed alpha."""
     return AttentionKind(
-        lambda options: entmax({"alpha": alpha, **options}), options={"backend": BACKEND}
+        lambda options: entmax({"alpha": alpha, **options}), options={"backend": ENTMAX_BACKEND}
     )
 
 
 def rela_row(*, gate: bool, gain_init: float | Literal["uniform"]) -> AttentionKind:
-    """The row of rectified linear attention with the defaults of its norm."""
+    """A row of rectified linear attention with the defaults of its norm."""
     return AttentionKind(
         pointwise,
         options={
@@ -162,7 +162,7 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
                 1.5,
                 required="a number above 1 and at most 2, or learned",
             ),
-            "backend": BACKEND,
+            "backend": ENTMAX_BACKEND,
         },
         parameters=lambda options: (LEARNED_ALPHA,) if options["alpha"] == "learned" else (),
     ),

@@ -1,4 +1,4 @@
-"""The configuration of a run: what every key of the YAML file means, its default and its limits."""
+"""The config of a run: the keys of the YAML file with their meaning, default and limits."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from nmt.config.limits import (
     Seed,
     Width,
 )
-from nmt.config.schema import Names, Range
+from nmt.config.scalars import Names, Range
 from nmt.config.search_options import DecodeConfig
 from nmt.errors import ConfigError
 
@@ -36,7 +36,7 @@ AttentionKindName = Annotated[str, Names(ATTENTION_KINDS, ALIASES)]
 
 
 class AttentionOptions(Mapping[str, Mapping[str, Any]]):
-    """For each attention kind of the table as it is now, the types of its options."""
+    """The types of the options of each attention kind that is in the table now."""
 
     def __getitem__(self, kind: str) -> Mapping[str, Any]:
         options = ATTENTION_KINDS[kind].options
@@ -49,7 +49,7 @@ class AttentionOptions(Mapping[str, Mapping[str, Any]]):
         return len(ATTENTION_KINDS)
 
 
-# Which options each way of making subwords understands, besides those all understand.
+# The options that only some kinds of subwords have.
 SUBWORD_OPTIONS: dict[str, frozenset[str]] = {
     "bpe": frozenset({"merges", "vocabulary_threshold"}),
     "sentencepiece": frozenset({"vocabulary_size", "model"}),
@@ -59,7 +59,7 @@ SUBWORD_OPTIONS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class ParallelFiles:
-    """Two files, or two lists of files read one after the other; line n translates line n."""
+    """Two files, or two lists of files that are concatenated; line n translates line n."""
 
     source: tuple[Path, ...]
     target: tuple[Path, ...]
@@ -67,7 +67,7 @@ class ParallelFiles:
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """How raw text is split into words on each side; one word in YAML means both sides."""
+    """How raw text is split into words on each side; a single word in YAML sets both sides."""
 
     shorthand: ClassVar[tuple[str, ...]] = ("source", "target")
 
@@ -86,15 +86,15 @@ class SubwordConfig:
     kind: Literal["bpe", "sentencepiece", "none"] = "bpe"
     merges: Pieces = 32000  # bpe: merge operations
     vocabulary_size: Pieces = 32000  # sentencepiece: pieces; none: most frequent words kept
-    joint: bool = True  # one subword model (and with it one set of merges) for both sides
-    vocabulary_threshold: NonNegative = 0  # bpe: pieces seen less often are split further
+    joint: bool = True  # one subword model for both sides
+    vocabulary_threshold: NonNegative = 0  # bpe: rarer pieces are split further
     model: Literal["unigram", "bpe"] = "unigram"  # sentencepiece's algorithm
     sample_pairs: NonNegative = 10_000_000  # pairs the subword model is learned from; 0: all
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The text, and how it becomes numbers."""
+    """The text, and how it is encoded."""
 
     source_language: str
     target_language: str
@@ -102,17 +102,17 @@ class DataConfig:
     validation: ParallelFiles
     tokenizer: TokenizerConfig = TokenizerConfig()
     subword: SubwordConfig = SubwordConfig()
-    max_length: Length = 256  # subwords a side; longer pairs are left out and counted
+    max_length: Length = 256  # subwords per side; longer pairs are left out and counted
     max_ratio: NonNegativeFloat = 0.0  # longer side / shorter side; 0: any
     on_bad_line: Literal["error", "skip"] = "error"  # invalid UTF-8, over-long or empty lines
     max_line_bytes: LineBytes = 1_000_000
     prepared_dir: Path | None = None  # default: `prepared` in the run directory
-    workers: NonNegativeProcesses = 0  # processes that encode text; 0: one a core
+    workers: NonNegativeProcesses = 0  # processes that encode text; 0: one per core
 
 
 @dataclass(frozen=True, init=False)
 class AttentionConfig:
-    """One attention kind with the options that are given; the others have the kind's defaults."""
+    """An attention kind with the options that are given; the others have their defaults."""
 
     shorthand: ClassVar[str] = "kind"
     variant: ClassVar[str] = "kind"
@@ -132,7 +132,7 @@ class AttentionConfig:
 
     @property
     def row(self) -> AttentionKind:
-        """All that the table says about this kind."""
+        """The row of this kind in the table."""
         row = ATTENTION_KINDS.get(self.kind)
         if row is None:
             known = ", ".join(ATTENTION_KINDS)
@@ -141,12 +141,12 @@ class AttentionConfig:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values of all options of the kind, given or by default."""
+        """The values of all options of the kind, with defaults."""
         return self.row.values(self.given)
 
     @property
     def label(self) -> str:
-        """The kind and the options that are given, for people to read."""
+        """The kind and the options that are given, as text."""
         given = [
             f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
             for name, value in self.given.items()
@@ -180,7 +180,7 @@ class SublayerAttentionConfig(AttentionConfig):
 
 @dataclass(frozen=True)
 class AttentionTypesConfig:
-    """Which attention each of the three types of sublayer uses; one word in YAML means all."""
+    """The attention of the three types of sublayer; a single word in YAML sets all three."""
 
     shorthand: ClassVar[tuple[str, ...]] = ("encoder_self", "decoder_self", "cross")
 
@@ -191,7 +191,7 @@ class AttentionTypesConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The Transformer; the defaults are Transformer-base as the paper trains it."""
+    """The Transformer; the defaults are those of Transformer-base in the paper."""
 
     dim: Width = 512
     heads: Heads = 8
@@ -218,7 +218,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class AdamConfig:
-    """Adam's constants."""
+    """The constants of Adam."""
 
     beta1: Probability = 0.9
     beta2: Probability = 0.98
@@ -238,32 +238,32 @@ class TrainConfig:
     label_smoothing: Probability = 0.1
     clip_norm: NonNegativeFloat = 0.0  # 0: no clipping
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    compile: bool = False  # torch.compile; pays on GPUs
-    ema: Probability = 0.0  # decay of an average of the weights; 0: none
+    compile: bool = False  # torch.compile; faster on GPUs
+    ema: Probability = 0.0  # decay of the moving average of the weights; 0: none
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: NonNegativeProcesses = 0  # CPU threads; 0: torch's choice
+    threads: NonNegativeProcesses = 0  # CPU threads; 0: torch chooses
     prefetch: Annotated[int, Range(0, 1000)] = 2  # batches made ahead by a background thread
     save_every: Positive = 1000
     keep_last: Annotated[int, Range(2, 1_000_000)] = 5
     log_every: Positive = 100
-    distributed_timeout: Seconds = 120.0  # seconds until a silent process counts as dead
+    distributed_timeout: Seconds = 120.0  # until a process that does not answer counts as dead
 
 
 @dataclass(frozen=True)
 class ValidateConfig:
-    """Validation during training; beam 0 leaves decoding (and BLEU) out."""
+    """Validation during training; with beam 0 there is no decoding and no BLEU."""
 
     every: Positive = 1000
     beam: Annotated[int, Range(0, MAX_BEAM)] = 4
     metric: Literal["bleu", "chrf", "loss", "perplexity"] = "bleu"
     patience: NonNegative = 0  # validations without improvement before the run stops; 0: never
-    sentences: NonNegative = 0  # decode at most so many; 0: all
+    sentences: NonNegative = 0  # at most this number is decoded; 0: all
     batch_tokens: Annotated[int, Range(0, MAX_BATCH_TOKENS)] = 0  # 0: as train.batch_tokens
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything about one run."""
+    """All settings of a run."""
 
     run_dir: Path
     data: DataConfig
@@ -275,5 +275,5 @@ class Config:
 
 
 def resolved_prepared_dir(config: Config) -> Path:
-    """Where the prepared data of a run is."""
+    """The directory of the prepared data of a run."""
     return config.data.prepared_dir or config.run_dir / "prepared"

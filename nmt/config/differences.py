@@ -1,4 +1,4 @@
-"""In which values two configurations differ."""
+"""Comparing two configs."""
 
 import dataclasses
 from collections.abc import Collection

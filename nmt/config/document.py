@@ -1,22 +1,22 @@
-"""YAML text to a tree that remembers where every value stands, with all that is dangerous refused.
+"""Parsing YAML text into a tree that knows the line of each value; dangerous features are rejected.
 
-Scalars stay text: what `1e-4`, `no` or `010` means depends on what is expected in that place, and
-only the schema knows that.
+Scalars stay text: the meaning of `1e-4`, `no` or `010` depends on the expected type, which only the
+schema knows.
 """
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-MAX_BYTES = 1_000_000
+MAX_CONFIG_BYTES = 1_000_000
 MAX_DEPTH = 50
-MAX_VALUES = 20_000  # a thousand times a usual file; bounds the work on a hostile one
+MAX_VALUES = 20_000  # a thousand times a usual file; limits the work on a hostile one
 
-# libyaml reads a megabyte in a tenth of a second; PyYAML's own parser, its stand-in, needs minutes.
+# libyaml reads a megabyte in a tenth of a second; the parser in Python needs minutes.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 NULL_WORDS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -24,7 +24,7 @@ NULL_WORDS = frozenset({"", "~", "null", "Null", "NULL"})
 
 @dataclass(frozen=True)
 class Source:
-    """Where text comes from: its name in messages, and what its relative paths are relative to."""
+    """The origin of text: its name in messages, and the directory of its relative paths."""
 
     name: str
     directory: Path
@@ -32,7 +32,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A position in a source; line and column count from 1."""
 
     source: Source
@@ -45,9 +45,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, at a place and (unless empty) under a dotted key."""
+    """An error at a place and, unless empty, under a dotted key."""
 
-    place: Place
+    place: Location
     key: str
     message: str
 
@@ -57,23 +57,23 @@ class Problem:
 
 
 def quote(text: str) -> str:
-    """Somebody's text in quotes, fit for a message: short, and without control characters."""
+    """Text in quotes for a message, shortened and without control characters."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 class UnreadableError(Exception):
     """A document that cannot be read at all."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
+    def __init__(self, place: Location, message: str, *, key: str = "") -> None:
+        self.problem = Problem(place, key, message)
+        super().__init__(str(self.problem))
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """One value as it is written; `quoted` tells `"no"` from `no`."""
+    """A value as it is written; `quoted` tells `"no"` from `no`."""
 
-    place: Place
+    place: Location
     text: str
     quoted: bool = False
 
@@ -83,7 +83,7 @@ class Scalar:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing after the colon: a section whose lines are all commented out, for instance."""
+        """Whether nothing follows the colon, as in a section whose lines are commented out."""
         return not self.quoted and self.text == ""
 
 
@@ -91,77 +91,71 @@ class Scalar:
 class Items:
     """A YAML sequence."""
 
-    place: Place
+    place: Location
     items: tuple["Node", ...]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A key's place and its value."""
+    """The value of a key, and the place of the key."""
 
-    place: Place
+    place: Location
     node: "Node"
 
 
 @dataclass(frozen=True)
-class Mapping:
-    """A YAML mapping; a `complete` one replaces what it is laid over instead of adding to it."""
+class MappingNode:
+    """A YAML mapping; a `complete` one replaces the mapping it is merged into."""
 
-    place: Place
+    place: Location
     entries: dict[str, Entry] = field(default_factory=dict)
     complete: bool = False
 
 
-Node = Scalar | Items | Mapping
+Node = Scalar | Items | MappingNode
 
 
 def read_document(path: Path, source: Source, problems: list[Problem]) -> Node:
-    """The tree of a file; what can be survived (duplicate keys) is added to `problems`."""
-
-    def unreadable(message: str, line: int | None = None) -> UnreadableError:
-        at = Place(source, line) if line else Place(Source(source.name, source.directory, False))
-        return UnreadableError(Problem(at, "", message))
-
+    """The tree of a file; duplicate keys are added to `problems`."""
+    whole = Location(replace(source, has_lines=False))
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise unreadable(f"cannot read the config file: {error.strerror}") from error
-    except ValueError as error:  # a NUL character in the name
-        raise unreadable(f"cannot read the config file: {error}") from error
-    if len(data) > MAX_BYTES:
-        raise unreadable(f"expected a config file of at most {MAX_BYTES:,} bytes, this is larger")
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise UnreadableError(whole, f"cannot read the config file: {reason}") from error
+    if len(data) > MAX_CONFIG_BYTES:
+        message = f"expected a config file of at most {MAX_CONFIG_BYTES:,} bytes, this is larger"
+        raise UnreadableError(whole, message)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise unreadable(f"expected UTF-8 text, got invalid bytes ({error.reason})", line) from None
+        place = Location(source, data.count(b"\n", 0, error.start) + 1)
+        message = f"expected UTF-8 text, got invalid bytes ({error.reason})"
+        raise UnreadableError(place, message) from None
     return parse_document(text, source, problems)
 
 
 def parse_document(text: str, source: Source, problems: list[Problem]) -> Node:
-    """The tree of a YAML text; raises UnreadableError where there is no telling what is meant."""
-    if len(text) > MAX_BYTES:
-        message = f"expected at most {MAX_BYTES:,} characters of YAML, this is longer"
-        raise UnreadableError(Problem(Place(source), "", message))
-    builder = _Builder(text, source, problems)
+    """The tree of a YAML text; raises UnreadableError if the text is not valid."""
+    if len(text) > MAX_CONFIG_BYTES:
+        message = f"expected at most {MAX_CONFIG_BYTES:,} characters of YAML, this is longer"
+        raise UnreadableError(Location(source), message)
     try:
-        return builder.document()
+        return _Builder(text, source, problems).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = Place(source, mark.line + 1, mark.column + 1) if mark else Place(source)
+        place = Location(source, mark.line + 1, mark.column + 1) if mark else Location(source)
         reasons = [reason for reason in (error.context, error.problem) if reason]
-        message = f"this is not valid YAML: {', '.join(reasons)}"
-        raise UnreadableError(Problem(place, "", message)) from None
+        raise UnreadableError(place, f"this is not valid YAML: {', '.join(reasons)}") from None
     except (yaml.YAMLError, UnicodeEncodeError) as error:
-        # Characters that YAML does not allow; only these errors come without a mark.
+        # Characters that YAML does not allow; only these errors have no mark.
         reason = getattr(error, "reason", "invalid characters")
-        message = f"this is not valid YAML: {reason}"
-        raise UnreadableError(Problem(Place(source), "", message)) from None
+        raise UnreadableError(Location(source), f"this is not valid YAML: {reason}") from None
 
 
 class _Builder:
-    """Builds the tree from parser events, so that nothing is ever constructed from a tag."""
+    """Builds the tree from parser events, so that no tag can construct an object."""
 
     def __init__(self, text: str, source: Source, problems: list[Problem]) -> None:
         self.events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
@@ -170,8 +164,8 @@ class _Builder:
         self.values = 0
 
     def document(self) -> Node:
-        """The only document of the text; an empty text is an empty scalar."""
-        root: Node = Scalar(Place(self.source), "")
+        """The only document of the text; the document of an empty text is an empty scalar."""
+        root: Node = Scalar(Location(self.source), "")
         documents = 0
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
@@ -183,17 +177,16 @@ class _Builder:
         return root
 
     def node(self, event: Any, keys: tuple[str, ...]) -> Node:
-        """The tree that starts with this event; `keys` lead to it, an item of a list is `-`."""
+        """The tree that starts with this event; `keys` is its path, with `-` for items of lists."""
         place = self.place(event)
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            raise self.refuse(
-                event, "YAML anchors and aliases (&name, *name) are not supported; repeat the value"
-            )
+            message = "YAML anchors and aliases (&name, *name) are not supported; repeat the value"
+            raise self.refuse(event, message)
         if event.tag is not None:
-            raise self.refuse(
-                event,
-                f"YAML tags ({quote(event.tag)}) are not supported; quote text to keep it text",
+            message = (
+                f"YAML tags ({quote(event.tag)}) are not supported; quote text to keep it text"
             )
+            raise self.refuse(event, message)
         if len(keys) >= MAX_DEPTH:
             raise self.refuse(event, f"expected at most {MAX_DEPTH} levels of nesting, got more")
         self.values += 1
@@ -208,8 +201,8 @@ class _Builder:
             return Items(place, tuple(items))
         return self.mapping(place, keys)
 
-    def mapping(self, place: Place, keys: tuple[str, ...]) -> Mapping:
-        """The rest of a mapping; the first of two equal keys is kept and both are reported."""
+    def mapping(self, place: Location, keys: tuple[str, ...]) -> MappingNode:
+        """The rest of a mapping; the first of two equal keys is kept, and the second reported."""
         entries: dict[str, Entry] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             key = self.node(event, (*keys, "?"))
@@ -220,21 +213,19 @@ class _Builder:
             if earlier is None:
                 entries[key.text] = Entry(key.place, value)
             else:
-                message = (
-                    f"key {quote(key.text)} stands twice, on line {earlier.place.line} and on line "
-                    f"{key.place.line}; remove one"
-                )
+                lines = f"on line {earlier.place.line} and on line {key.place.line}"
+                message = f"key {quote(key.text)} is given twice, {lines}; remove one"
                 self.problems.append(Problem(key.place, ".".join(keys), message))
-        return Mapping(place, entries)
+        return MappingNode(place, entries)
 
-    def place(self, event: Any) -> Place:
-        return Place(self.source, event.start_mark.line + 1, event.start_mark.column + 1)
+    def place(self, event: Any) -> Location:
+        return Location(self.source, event.start_mark.line + 1, event.start_mark.column + 1)
 
     def refuse(self, event: Any, message: str) -> UnreadableError:
-        return UnreadableError(Problem(self.place(event), "", message))
+        return UnreadableError(self.place(event), message)
 
 
 def resolve_path(text: str, directory: Path) -> Path:
-    """An absolute path: `~` is the home directory, the rest is relative to `directory`."""
+    """The absolute path of text: `~` is the home directory, others are relative to `directory`."""
     joined = os.path.join(os.path.realpath(directory), os.path.expanduser(text))
     return Path(os.path.normpath(joined))

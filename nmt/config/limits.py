@@ -1,8 +1,8 @@
-"""Limits of the numbers in configurations and on command lines.
+"""Limits of the numbers in configs and on command lines.
 
-A model directory is untrusted input, and its numbers decide how much memory is taken. Each limit is
-far above anything in use, so that only mistakes and attacks meet it, and low enough that products
-of a few of them fit into 64 bits.
+A model directory is untrusted input, and its numbers decide how much memory is allocated. Each
+limit is far above all practical values, so that only mistakes and attacks exceed it, and low enough
+that products of a few of them fit into 64 bits.
 """
 
 import re
@@ -10,20 +10,20 @@ from typing import Annotated
 
 from nmt.config.scalars import Range
 
-MAX_COUNT = 10**15  # updates, pairs, whatever is merely counted
+MAX_COUNT = 10**15  # updates, pairs and other counts
 MAX_POSITIONS = 65_536  # subwords of a sentence on either side, and keys of attention
-MAX_BEAM = 1_000  # hypotheses of a sentence held at a time
+MAX_BEAM = 1_000  # hypotheses per sentence
 MAX_BATCH_TOKENS = 10_000_000
 MAX_LINE_BYTES = 100_000_000
 MAX_WIDTH = 65_536  # of a hidden state
 MAX_INNER_WIDTH = 1_048_576  # of the feed-forward sublayer
 MAX_HEADS = 1_024
-MAX_LAYERS = 1_000  # on either side
+MAX_LAYERS = 1_000  # of the encoder, and of the decoder
 MAX_PIECES = 1_000_000  # of a vocabulary
 MAX_PROCESSES = 1_024  # workers, or threads
 MAX_RATIO = 1_000.0
 MAX_POWER = 100.0  # of the length penalty
-MAX_SCALE = 3.4e38  # of gains, thresholds, temperatures and rates: what float32 can hold
+MAX_SCALE = 3.4e38  # of gains, thresholds, temperatures and rates: the range of float32
 MAX_SECONDS = 1e9
 
 LANGUAGE_CODE = re.compile(r"[A-Za-z]+(?:[-_][A-Za-z0-9]+)*")  # such as en or pt-BR

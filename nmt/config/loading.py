@@ -1,16 +1,16 @@
-"""Configurations from files and the command line, and back to YAML."""
+"""Loading configs from files and the command line, and writing them as YAML."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.config import checks
-from nmt.config.config import Config, resolved_prepared_dir
+from nmt.config.config import Config
 from nmt.config.document import (
     Entry,
-    Mapping,
+    Location,
+    MappingNode,
     Node,
-    Place,
     Problem,
     Scalar,
     Source,
@@ -23,17 +23,15 @@ from nmt.config.document import (
 from nmt.config.schema import Reader, expand, merge, to_yaml
 from nmt.errors import ConfigError
 
-__all__ = ["dump_config", "load_config", "parse_config", "resolved_prepared_dir"]
-
 EXTENDS = "extends"
 MOST_PROBLEMS_SHOWN = 100
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The config of a file and those it extends, with `section.key=value` overrides laid over it.
+    """The config of a file and the files it extends, with overrides `section.key=value`.
 
-    Raises ConfigError with every problem found. Relative paths are relative to the file that says
-    them, those of overrides to the working directory.
+    Raises ConfigError with all problems. Paths are relative to the file that contains them, paths
+    of overrides to the working directory.
     """
     problems: list[Problem] = []
     try:
@@ -41,7 +39,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     except UnreadableError as error:
         raise _config_error(str(path), [*problems, error.problem]) from None
     command_line = Source("command line", Path.cwd(), has_lines=False)
-    changes: Node = Mapping(Place(command_line))
+    changes: Node = MappingNode(Location(command_line))
     for override in overrides:
         try:
             change = _parse_override(override, command_line, problems)
@@ -53,7 +51,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def parse_config(text: str, *, name: str, directory: Path) -> Config:
-    """The config of a YAML text; `name` is what messages call it. It may not extend another."""
+    """The config of a YAML text, which cannot extend another; `name` stands for it in messages."""
     problems: list[Problem] = []
     try:
         tree = parse_document(text, Source(name, directory), problems)
@@ -63,16 +61,17 @@ def parse_config(text: str, *, name: str, directory: Path) -> Config:
 
 
 def dump_config(config: Config) -> str:
-    """YAML text with every setting, defaults included; parse_config gives the same config back."""
+    """YAML text with all settings and defaults; `parse_config` returns the same config."""
     return to_yaml(config)
 
 
-def _build(tree: Node, root: Place, problems: list[Problem]) -> Config:
+def _build(tree: Node, root: Location, problems: list[Problem]) -> Config:
     """The checked config of a tree, or ConfigError."""
     reader = Reader(Config, problems)
     reader.read(tree)
     for finding in checks.check(reader.built):
-        problems.append(Problem(_place(finding.keys, reader.places, root), *_named(finding)))
+        place = _place(finding.keys, reader.places, root)
+        problems.append(Problem(place, finding.keys[0], finding.message))
     if problems:
         raise _config_error(root.source.name, problems)
     config = reader.built[""]
@@ -80,30 +79,20 @@ def _build(tree: Node, root: Place, problems: list[Problem]) -> Config:
     return config
 
 
-def _named(finding: checks.Finding) -> tuple[str, str]:
-    return finding.keys[0], finding.message
-
-
-def _place(keys: tuple[str, ...], places: dict[str, Place], root: Place) -> Place:
-    """Where the first of the keys that is set stands, else the section it would be in."""
-    for key in keys:
-        if key in places:
-            return places[key]
-    section = keys[0]
-    while "." in section:
-        section = section.rpartition(".")[0]
-        if section in places:
-            return places[section]
-    return root
+def _place(keys: tuple[str, ...], places: dict[str, Location], root: Location) -> Location:
+    """The place of the first of the keys that is set, or of the section it would be in."""
+    parts = keys[0].split(".")
+    sections = (".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1))
+    return next((places[key] for key in (*keys, *sections) if key in places), root)
 
 
 def _read_with_bases(path: Path, name: str, problems: list[Problem], above: list[Path]) -> Node:
-    """The tree of a file laid over that of the file it extends, and so on."""
+    """The tree of a file, merged into that of the file it extends, and so on."""
     source = Source(name, path.parent)
     tree = expand(read_document(path, source, problems), Config)
-    if not isinstance(tree, Mapping):
+    if not isinstance(tree, MappingNode):
         message = "expected a mapping of keys such as run_dir, data and model at the top"
-        raise UnreadableError(Problem(tree.place, "", message))
+        raise UnreadableError(tree.place, message)
     if EXTENDS not in tree.entries:
         return tree
     entry = tree.entries[EXTENDS]
@@ -111,52 +100,49 @@ def _read_with_bases(path: Path, name: str, problems: list[Problem], above: list
     seen = [*above, Path(os.path.realpath(path))]
     if Path(os.path.realpath(base)) in seen:
         message = f"{base_name} extends this file in turn; a file cannot extend itself"
-        raise UnreadableError(Problem(entry.place, EXTENDS, message))
+        raise UnreadableError(entry.place, message, key=EXTENDS)
     if not base.is_file():
         message = f"there is no file {base_name} (the path is relative to this file)"
-        raise UnreadableError(Problem(entry.place, EXTENDS, message))
+        raise UnreadableError(entry.place, message, key=EXTENDS)
     own = {key: value for key, value in tree.entries.items() if key != EXTENDS}
     below = _read_with_bases(base, base_name, problems, seen)
-    return merge(below, Mapping(tree.place, own), Config)
+    return merge(below, MappingNode(tree.place, own), Config)
 
 
 def _base_path(entry: Entry, name: str) -> tuple[Path, str]:
-    """The file that `extends` names, and what to call it in messages."""
+    """The path of the file that `extends` names, and its name in messages."""
     node = entry.node
     if not isinstance(node, Scalar) or node.is_null or "\0" in node.text:
-        message = "expected the path of one config file"
-        raise UnreadableError(Problem(entry.place, EXTENDS, message))
+        raise UnreadableError(entry.place, "expected the path of one config file", key=EXTENDS)
     base_name = os.path.join(os.path.dirname(name), os.path.expanduser(node.text))
     return resolve_path(node.text, node.place.source.directory), os.path.normpath(base_name)
 
 
 def _parse_override(override: str, source: Source, problems: list[Problem]) -> Node:
     """The tree of one `section.key=value`."""
-    place = Place(source)
+    place = Location(source)
     key, equals, text = override.partition("=")
     names = key.strip().split(".")
     if not equals or not all(names):
-        message = f"expected section.key=value, got {quote(override)}"
-        raise UnreadableError(Problem(place, "", message))
+        raise UnreadableError(place, f"expected section.key=value, got {quote(override)}")
     try:
         node = parse_document(text, source, problems)
     except UnreadableError as error:
-        raise UnreadableError(Problem(place, key, error.problem.message)) from None
+        raise UnreadableError(place, error.problem.message, key=key) from None
     for name in reversed(names):
-        node = Mapping(place, {name: Entry(place, node)})
+        node = MappingNode(place, {name: Entry(place, node)})
     return node
 
 
 def _config_error(name: str, problems: list[Problem]) -> ConfigError:
-    """One line for one problem; for several a heading, then a line each in the files' order."""
+    """One line for one problem; for several a heading and one line per problem, sorted by file."""
     if len(problems) == 1:
         return ConfigError(str(problems[0]))
     files: dict[str, int] = {name: 0}
     for problem in problems:
         files.setdefault(problem.place.source.name, len(files))
     problems = sorted(
-        problems,
-        key=lambda problem: (files[problem.place.source.name], problem.place.line),
+        problems, key=lambda problem: (files[problem.place.source.name], problem.place.line)
     )
     lines = [f"  {problem}" for problem in problems[:MOST_PROBLEMS_SHOWN]]
     if len(problems) > MOST_PROBLEMS_SHOWN:

@@ -1,4 +1,4 @@
-"""What one written value means where a type is expected: numbers, words, paths, their limits."""
+"""Reading one written value as a type: numbers, words and paths with their limits."""
 
 import difflib
 import functools
@@ -21,18 +21,18 @@ LARGEST_INTEGER = 2**63 - 1
 LARGEST_EXACT_FLOAT = 2**53
 UNIONS = (Union, types.UnionType)
 
-# The spellings of YAML 1.1; we take `true` and `false` and tell the writer of another one so.
+# YAML 1.1 has these spellings; here only `true` and `false` are valid, and errors say so.
 TRUE_WORDS = frozenset({"true", "yes", "on", "y"})
 FALSE_WORDS = frozenset({"false", "no", "off", "n"})
 
 
 class MismatchError(Exception):
-    """A value that is not of the expected kind."""
+    """A value that is not of the expected type."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Limits of a number, each included unless it is open."""
+    """The limits of a number; an open limit is excluded."""
 
     low: float | None = None
     high: float | None = None
@@ -40,11 +40,9 @@ class Range:
     open_above: bool = False
 
     def __contains__(self, value: float) -> bool:
-        if self.low is not None and (value < self.low or (self.open_below and value == self.low)):
-            return False
-        if self.high is None:
-            return True
-        return value < self.high or (value == self.high and not self.open_above)
+        low, high = -math.inf if self.low is None else self.low, self.high
+        above = value > low if self.open_below else value >= low
+        return above and (high is None or (value < high if self.open_above else value <= high))
 
     def __str__(self) -> str:
         limits = []
@@ -57,7 +55,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Names:
-    """The words that a text may be, and other spellings of them."""
+    """The words that are allowed, and other spellings of them."""
 
     names: Collection[str]
     aliases: Mapping[str, str]
@@ -65,13 +63,13 @@ class Names:
 
 @functools.cache
 def type_hints(section: type) -> dict[str, Any]:
-    """The annotations of a dataclass's fields, inherited ones first."""
+    """The annotations of the fields of a dataclass, inherited fields first."""
     hints = get_type_hints(section, include_extras=True)
     return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
 
 
 def check_fields(section: Any) -> None:
-    """Raise for the first number of a dataclass that is not within its limits."""
+    """Raise UserError for the first number of a dataclass that is outside its limits."""
     kind: type = type(section)
     for name, annotation in type_hints(kind).items():
         value = getattr(section, name)
@@ -81,7 +79,7 @@ def check_fields(section: Any) -> None:
 
 
 def limits(annotation: Any) -> Range | None:
-    """The limits of a number that may also be None; None if there are none."""
+    """The limits of a number that may also be None, or None if it has no limits."""
     members = get_args(annotation) if get_origin(annotation) in UNIONS else (annotation,)
     for member in members:
         if get_origin(member) is Annotated and isinstance(member.__metadata__[0], Range):
@@ -91,7 +89,7 @@ def limits(annotation: Any) -> Range | None:
 
 
 def read_scalar(scalar: Scalar, annotation: Any) -> Any:
-    """The value of the annotated type; raises MismatchError with what was expected."""
+    """The value as the annotated type; raises MismatchError."""
     origin = get_origin(annotation)
     if origin in UNIONS:
         return _read_union(scalar, annotation)
@@ -115,7 +113,7 @@ def read_scalar(scalar: Scalar, annotation: Any) -> Any:
 
 
 def mismatch(node: Node, annotation: Any, hint: str = "") -> MismatchError:
-    """The error that says what was expected and what stands there."""
+    """The error with the expected type and the value found."""
     return MismatchError(f"expected {describe(annotation)}, got {show(node)}{hint}")
 
 
@@ -124,7 +122,7 @@ def _read_union(scalar: Scalar, annotation: Any) -> Any:
     choices = _choices(annotation)
     if scalar.is_null and type(None) in members:
         if "none" in choices:
-            # `norm: null` may mean "no norm" or "the usual norm"; do not guess.
+            # `norm: null` may mean "no norm" or "the default norm".
             raise mismatch(scalar, annotation, "; write none, or leave the key out for its default")
         return None
     errors = []
@@ -221,7 +219,7 @@ def _read_path(scalar: Scalar) -> Path:
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """The name that a misspelt word was probably meant to be."""
+    """The name that is most similar to a misspelt word, or None."""
     plain: dict[str, str] = {}
     for name in names:
         plain.setdefault(name.lower().replace("-", "_"), name)
@@ -240,7 +238,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 def describe(annotation: Any) -> str:
-    """What is expected, in words."""
+    """The expected type in words."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, limit = get_args(annotation)
@@ -258,7 +256,7 @@ def describe(annotation: Any) -> str:
 
 
 def show(node: Node) -> str:
-    """What stands in the file, in a few words."""
+    """The value in the file in a few words."""
     if not isinstance(node, Scalar):
         return "a list" if isinstance(node, Items) else "a mapping"
     if node.is_null:

@@ -1,16 +1,16 @@
-"""Trees of YAML values to frozen dataclasses and back, strictly; knows nothing of translation.
+"""Strict conversion between trees of YAML values and frozen dataclasses.
 
-A dataclass is a section; its fields are the keys, their annotations the types:
+A dataclass is a section. Its fields are the keys, and their annotations are the types:
 
     bool, int, float, str, Path, Literal["a", "b"]     with Annotated[..., Range(...) or Names(...)]
     X | Y | None, tuple[X, ...], dict[int, Section], another dataclass
 
-Class variables say more about a section. `shorthand` names the field (or fields) that a bare value
-fills: `cross: softmax` for `cross: {kind: softmax}`. `variant` names the field that decides what
-the others mean: a file that changes it does not inherit the others' values. `options` lists, for
-each value of the variant, the fields that only some variants have; the rest are common to all.
-Where the section has an `options_field`, its options are no fields: `options` gives their types,
-and the section takes them as keyword arguments and keeps those that are not None in that field.
+Class variables describe a section further. `shorthand` names the field or fields that a bare value
+sets: `cross: softmax` means `cross: {kind: softmax}`. `variant` names the field that decides which
+other fields apply; a file that changes it does not inherit their values. `options` has, for each
+value of the variant, the fields that only some variants have. If the section has an
+`options_field`, its options are not fields: `options` has their types, and the section takes them
+as keyword arguments and stores those that are not None in that field.
 """
 
 import dataclasses
@@ -20,11 +20,9 @@ from typing import Any, get_args, get_origin
 
 import yaml
 
-from nmt.config.document import Entry, Items, Mapping, Node, Place, Problem, Scalar, quote
+from nmt.config.document import Entry, Items, Location, MappingNode, Node, Problem, Scalar, quote
 from nmt.config.scalars import (
     MismatchError,
-    Names,
-    Range,
     describe,
     nearest,
     read_scalar,
@@ -32,34 +30,32 @@ from nmt.config.scalars import (
     type_hints,
 )
 
-__all__ = ["Names", "Range", "Reader", "merge", "to_yaml"]
-
-MOST_SUGGESTIONS = 100  # they take time, and nobody reads so many
-INVALID = object()  # a value that a problem has been reported for
+MOST_SUGGESTIONS = 100  # similar names are searched for the first unknown keys only
+INVALID = object()  # stands for a value with a reported problem
 
 
 class Reader:
-    """Converts one tree to an instance of `root`, noting every problem on the way."""
+    """Converts a tree to an instance of `root` and collects all problems."""
 
     def __init__(self, root: type, problems: list[Problem]) -> None:
         self.root = root
         self.problems = problems
-        self.places: dict[str, Place] = {}  # dotted key -> where it is set
-        self.built: dict[str, Any] = {}  # dotted key -> each section without a problem
-        self._reported: set[tuple[Place, str]] = set()
+        self.places: dict[str, Location] = {}  # the place of each dotted key that is set
+        self.built: dict[str, Any] = {}  # by dotted key, each section without a problem
+        self._reported: set[tuple[Location, str]] = set()
 
     def read(self, node: Node) -> None:
-        """Fill `built`; it has the whole under the empty key if there was no problem."""
+        """Fill `built`; it has the instance under the empty key if there was no problem."""
         self._section(node, self.root, "", None)
 
-    def report(self, place: Place, key: str, message: str) -> None:
-        # A bare value that fills several fields would be complained about once for each.
+    def report(self, place: Location, key: str, message: str) -> None:
+        # A bare value that sets several fields is reported once, not once per field.
         if (place, message) not in self._reported:
             self._reported.add((place, message))
             self.problems.append(Problem(place, key, message))
 
     def _value(self, node: Node, annotation: Any, key: str, default: Any) -> Any:
-        """The value that `node` means where `annotation` is expected, or INVALID."""
+        """The value of `node` as the annotated type, or INVALID."""
         if dataclasses.is_dataclass(annotation):
             return self._section(node, annotation, key, default)
         if get_origin(annotation) is tuple:
@@ -82,7 +78,7 @@ class Reader:
         return INVALID if INVALID in values or not items else tuple(values)
 
     def _dict(self, node: Node, annotation: Any, key: str) -> Any:
-        if not isinstance(node, Mapping):
+        if not isinstance(node, MappingNode):
             self.report(node.place, key, f"expected a mapping from whole numbers, got {show(node)}")
             return INVALID
         values: dict[Any, Any] = {}
@@ -91,14 +87,14 @@ class Reader:
             self.places[inner] = entry.place
             number = self._value(Scalar(entry.place, name), int, key, None)
             if number is not INVALID and number in values:
-                self.report(entry.place, key, f"{number} stands twice; remove one")
+                self.report(entry.place, key, f"{number} is given twice; remove one")
             values[number] = self._value(entry.node, annotation, inner, None)
         return INVALID if INVALID in (*values, *values.values()) else values
 
     def _section(self, node: Node, section: Any, key: str, default: Any) -> Any:
-        """An instance of `section`; keys left out are as in `default`, if there is one."""
+        """An instance of `section`; missing keys are taken from `default` if it is given."""
         node = expand(node, section)
-        if not isinstance(node, Mapping):
+        if not isinstance(node, MappingNode):
             names = ", ".join(section_keys(section))
             message = f"expected a mapping with some of the keys {names}; got {show(node)}"
             self.report(node.place, key, message)
@@ -135,83 +131,76 @@ class Reader:
         self.built[key] = section(**values)
         return self.built[key]
 
-    def _unknown(self, place: Place, key: str, name: str, known: list[str]) -> str | None:
-        """Report an unknown key; returns the key it was probably meant to be."""
+    def _unknown(self, place: Location, key: str, name: str, known: list[str]) -> str | None:
+        """Report an unknown key; returns the known key that is most similar."""
         message = f"unknown key {quote(name)}"
         if len(self.problems) > MOST_SUGGESTIONS:
             self.report(place, key, message)
             return None
         guess = nearest(name, known)
-        if guess is not None:
-            message += f"; did you mean {guess!r}?"
-        else:
-            paths = {path.split(".")[-1]: path for path in reversed(list(_paths(self.root)))}
-            elsewhere = nearest(name, paths)
-            if elsewhere is not None:
-                message += f"; did you mean {paths[elsewhere]!r}?"
-            else:
-                message += f"; expected one of {', '.join(known)}"
-        self.report(place, key, message)
+        paths = {path.split(".")[-1]: path for path in reversed(list(_paths(self.root)))}
+        meant = guess or paths.get(nearest(name, paths) or "")
+        hint = f"did you mean {meant!r}?" if meant else f"expected one of {', '.join(known)}"
+        self.report(place, key, f"{message}; {hint}")
         return guess
 
 
 def expand(node: Node, section: Any) -> Node:
-    """The mapping that a shorthand stands for; any other node as it is."""
+    """The mapping that a shorthand stands for; other nodes are returned unchanged."""
     if not isinstance(section, type) or not dataclasses.is_dataclass(section):
         return node
     if isinstance(node, Scalar) and node.is_empty:
-        return Mapping(node.place)
+        return MappingNode(node.place)
     names = _shorthand(section)
     if not names:
         return node
     if isinstance(node, Scalar):
-        return Mapping(node.place, {name: Entry(node.place, node) for name in names}, complete=True)
-    # `attention: {kind: x, option: y}` stands for the same in each of several sections.
+        return MappingNode(
+            node.place, {name: Entry(node.place, node) for name in names}, complete=True
+        )
+    # `attention: {kind: x, option: y}` sets each of several sections to the same.
     inner = _shorthand(type_hints(section)[names[0]])
-    if isinstance(node, Mapping) and len(names) > 1 and inner and inner[0] in node.entries:
-        return Mapping(node.place, {name: Entry(node.place, node) for name in names})
+    if isinstance(node, MappingNode) and len(names) > 1 and inner and inner[0] in node.entries:
+        return MappingNode(node.place, {name: Entry(node.place, node) for name in names})
     return node
 
 
 def merge(base: Node, over: Node, annotation: Any, *, keep_variants: bool = False) -> Node:
-    """`over` laid on `base`: mappings are merged key by key, any other value is replaced.
+    """`over` merged into `base`: mappings are merged key by key, any other value is replaced.
 
-    Where `over` changes a section's variant, the section of `base` goes as a whole: its options
-    belong to the other variant. With `keep_variants` they stay.
+    Where `over` changes the variant of a section, it replaces the whole section of `base`, whose
+    options belong to the other variant. With `keep_variants` they are kept.
     """
-    if isinstance(over, Mapping) or (isinstance(over, Scalar) and over.is_empty):
+    if isinstance(over, MappingNode) or (isinstance(over, Scalar) and over.is_empty):
         over = expand(over, annotation)
-    if not isinstance(over, Mapping) or over.complete:
+    if not isinstance(over, MappingNode) or over.complete:
         return over
     base = expand(base, annotation)
-    if not isinstance(base, Mapping):
+    if not isinstance(base, MappingNode):
         return over
     if not keep_variants and _changes_variant(base, over, annotation):
         return over
     entries = dict(base.entries)
     for name, entry in over.entries.items():
         if name in entries:
-            inner = _inner_type(annotation, name)
-            below = entries[name].node
+            inner, below = _inner_type(annotation, name), entries[name].node
             merged = merge(below, entry.node, inner, keep_variants=keep_variants)
-            entries[name] = Entry(entry.place, merged)
-        else:
-            entries[name] = entry
-    # What is missing from the result is missing from a file, never from the command line.
+            entry = Entry(entry.place, merged)
+        entries[name] = entry
+    # A key that is missing from the result is missing from a file, not from the command line.
     place = over.place if over.place.source.has_lines else base.place
-    return Mapping(place, entries, base.complete)
+    return MappingNode(place, entries, base.complete)
 
 
-def _changes_variant(base: Mapping, over: Mapping, section: Any) -> bool:
+def _changes_variant(base: MappingNode, over: MappingNode, section: Any) -> bool:
     variant = getattr(section, "variant", None)
     if variant is None or variant not in over.entries:
         return False
-
     return bool(_chosen_variant(base, section) != _chosen_variant(over, section))
 
 
-def _chosen_variant(mapping: Mapping, section: Any, default: Any = None) -> Any:
-    """The variant that a mapping chooses: an alias as the name it stands for, no name as it is."""
+def _chosen_variant(mapping: MappingNode, section: Any, default: Any = None) -> Any:
+    """The variant that a mapping chooses: the name of an alias, and an invalid name unchanged."""
     variant = getattr(section, "variant", None)
     if variant is None:
         return None
@@ -228,7 +217,7 @@ def _chosen_variant(mapping: Mapping, section: Any, default: Any = None) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text with unusual characters in double quotes, the one style that escapes them all."""
+    """Writes text with unprintable characters in double quotes, the style that can escape them."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -240,7 +229,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def to_yaml(instance: Any) -> str:
-    """YAML text of a dataclass, every key that is not None in the order of the fields."""
+    """The YAML text of a dataclass: all keys that are not None, in the order of the fields."""
     text = yaml.dump(
         _plain(instance), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf")
     )
@@ -248,7 +237,7 @@ def to_yaml(instance: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value as dictionaries, lists and scalars, with shorthands where nothing else is set."""
+    """The value as dictionaries, lists and scalars, with shorthands where they say everything."""
     if dataclasses.is_dataclass(value):
         keys = section_keys(type(value), getattr(value, getattr(value, "variant", ""), None))
         values = {name: key.of(value) for name, key in keys.items()}
@@ -301,7 +290,7 @@ def _inner_type(annotation: Any, name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Key:
-    """A key of a section: a field, or an option that is kept in `options_field`."""
+    """A key of a section: a field, or an option that is stored in `options_field`."""
 
     name: str
     type: Any
@@ -309,7 +298,7 @@ class _Key:
     options_field: str | None = None
 
     def default(self, instance: Any) -> Any:
-        """What it is when the key is left out, or MISSING."""
+        """The value if the key is missing, or MISSING."""
         if instance is not None and instance is not dataclasses.MISSING:
             return self.of(instance)
         if self.field is None:
@@ -319,14 +308,14 @@ class _Key:
         return self.field.default
 
     def of(self, instance: Any) -> Any:
-        """What it is in an instance."""
+        """The value in an instance."""
         if self.options_field is None:
             return getattr(instance, self.name)
         return getattr(instance, self.options_field).get(self.name)
 
 
 def section_keys(section: Any, chosen: Any = None) -> dict[str, _Key]:
-    """The keys of a section; options have the type that they have in the chosen variant."""
+    """The keys of a section; options have the types of the chosen variant."""
     options_field = getattr(section, "options_field", None)
     hints = type_hints(section)
     keys: dict[str, _Key] = {}

@@ -1,6 +1,6 @@
-"""The options of search: the one place that declares them, with defaults, limits and help.
+"""The options of search with their defaults, limits and help, declared in one place.
 
-The `decode` section of a configuration holds those that are a model's own. The command line takes
+The `decode` section of a config holds the options that belong to a model. The command line takes
 its flags, help and limits from the fields here.
 """
 
@@ -28,36 +28,38 @@ EarlyStop = Literal["likely", "exact"]
 
 
 def shown(help_text: str, metavar: str = "N", *, flag: str = "") -> dict[str, str]:
-    """How the command line offers a field; `flag` is its name there, if it is another one."""
+    """Metadata of a field that is a command-line option; `flag` is its name if it differs."""
     return {"help": help_text, "metavar": metavar, "flag": flag}
 
 
 def command_line_fields(section: type) -> list[tuple[str, "Field[Any]"]]:
-    """The fields of a dataclass that the command line offers, with the names of their flags."""
+    """The fields of a dataclass that are command-line options, with the names of their flags."""
     offered = [one for one in fields(section) if "help" in one.metadata]
     return [(one.metadata["flag"] or one.name, one) for one in offered]
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Draw tokens instead of taking the best."""
+    """Sampling of tokens instead of search."""
 
     temperature: PositiveFloat = field(
         default=1.0,
         metadata=shown(
-            "draw outputs at random; below 1 sharpens the probabilities, above 1 flattens them",
+            "sample outputs; below 1 sharpens the probabilities, above 1 flattens them",
             "TEMPERATURE",
             flag="sample",
         ),
     )
     top_k: NonNegativePieces = field(
-        default=0, metadata=shown("of the K most probable subwords only (0: all)", "K")
+        default=0, metadata=shown("sample from the K most probable subwords only (0: all)", "K")
     )
     top_p: Share = field(
         default=1.0,
-        metadata=shown("of the most probable subwords that make up the share P only", "P"),
+        metadata=shown(
+            "sample from the most probable subwords with a total probability of P only", "P"
+        ),
     )
-    seed: Seed = field(default=1, metadata=shown("of the random numbers (default: 1)"))
+    seed: Seed = field(default=1, metadata=shown("seed of the random numbers (default: 1)"))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -70,18 +72,21 @@ class DecodeConfig:
     beam: Beam = field(default=4, metadata=shown("hypotheses kept; 1 is greedy search"))
     length_penalty: Power = field(default=0.6, metadata=shown("higher prefers longer outputs", "P"))
     batch_tokens: BatchTokens = field(
-        default=4096, metadata=shown("source subwords translated together, with padding")
+        default=4096, metadata=shown("source subwords per batch, with padding")
     )
     max_length_ratio: Ratio = field(
-        default=2.0, metadata=shown("output subwords at most R times the ...", "R")
+        default=2.0,
+        metadata=shown("an output has at most R times the source's subwords ...", "R"),
     )
-    max_length_extra: NonNegativeLength = field(default=50, metadata=shown("... source's plus N"))
+    max_length_extra: NonNegativeLength = field(
+        default=50, metadata=shown("... plus N more subwords")
+    )
     early_stop: EarlyStop = field(
         default="likely",
         metadata=shown(
-            "end a beam when none of it would score better a quarter longer at no cost, or at the "
-            "maximum length (exact: slower, and the same output but for about one line in ten "
-            "thousand)",
+            "likely: end the search of a sentence when no hypothesis would win even if it became a "
+            "quarter longer at no cost; exact: none could win even at the maximum length (slower; "
+            "about one line in ten thousand differs)",
             "",
         ),
     )
@@ -89,21 +94,24 @@ class DecodeConfig:
 
 @dataclass(frozen=True)
 class SearchOptions(DecodeConfig):
-    """All options of search, for one call; those of `decode` come from the model."""
+    """All options of search for one call; those of `decode` come from the model."""
 
     nbest: Beam = field(
         default=1,
         metadata=shown(
-            "N best (or samples) per line, as `number ||| text ||| log_probability= X ||| score`, "
-            "numbers from 0",
+            "print the N best outputs (or N samples) per line, as "
+            "`number ||| text ||| log_probability= X ||| score`; the number is that of the line, "
+            "from 0",
         ),
     )
-    min_length: NonNegativeLength = field(default=0, metadata=shown("output subwords at least"))
-    max_length: Length | None = field(
-        default=None, metadata=shown("output subwords at most, whatever the source")
+    min_length: NonNegativeLength = field(
+        default=0, metadata=shown("minimum length of an output in subwords")
     )
-    sampling: Sampling | None = None  # draw `nbest` outputs instead of searching for the best
-    fast: bool = False  # let the last bits of a score depend on the batch
+    max_length: Length | None = field(
+        default=None, metadata=shown("maximum length of an output in subwords, for any source")
+    )
+    sampling: Sampling | None = None  # sample `nbest` outputs instead of searching for the best
+    fast: bool = False  # the last bits of a score may depend on the batch
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -117,11 +125,11 @@ class SearchOptions(DecodeConfig):
 
     @property
     def width(self) -> int:
-        """The number of hypotheses of a sentence held at a time."""
+        """The number of hypotheses per sentence."""
         return self.nbest if self.sampling is not None else self.beam
 
     def output_limit(self, source_length: int, prefix_length: int = 0) -> int:
-        """The most subwords of an output, without the end token; its prefix always fits."""
+        """The maximum length of an output in subwords without EOS; a prefix always fits."""
         limit = math.floor(self.max_length_ratio * source_length + self.max_length_extra)
         limit = min(limit, self.max_length or MAX_POSITIONS, MAX_POSITIONS)
         return max(limit, prefix_length)

@@ -196,7 +196,7 @@ class StreamState(NamedTuple):
     position: int  # batches of the epoch that all processes together have used
 
 
-BEGINNING = StreamState(0, 0)
+STREAM_START = StreamState(0, 0)
 
 
 class Update(NamedTuple):
@@ -237,7 +237,7 @@ class BatchStream:
             epoch=epoch,
         )
 
-    def updates(self, start: StreamState = BEGINNING) -> Iterator[Update]:
+    def updates(self, start: StreamState = STREAM_START) -> Iterator[Update]:
         """The updates from `start` on, without end; closing the iterator stops its thread."""
         if self.prefetch == 0:
             return self._updates(start)

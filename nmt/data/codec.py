@@ -20,7 +20,7 @@ from nmt.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from nmt.config.config import DataConfig
 
-FORMAT = 1
+CODEC_FORMAT = 1
 CACHED_WORDS = 200_000  # per side and process, about 50 MB
 CACHED_WORD_LENGTH = 100
 LOOK_AHEAD = 8  # characters of the raw line that a tokenizer may drop in a row
@@ -256,7 +256,7 @@ class Codec:
             vocabulary.save(directory / name)
         specs = {"source": self.source.spec, "target": self.target.spec}
         description = {
-            "format": FORMAT,
+            "format": CODEC_FORMAT,
             **{side: {"tokenizer": it.kind, "language": it.language} for side, it in specs.items()},
             "subword": self._kind,
             "joint": self._joint,
@@ -312,10 +312,10 @@ def _read_description(path: Path) -> dict[str, Any]:
             and LANGUAGE_CODE.fullmatch(description[side]["language"])
             for side in SIDES
         )
-        or description["format"] != FORMAT
+        or description["format"] != CODEC_FORMAT
         or description["subword"] not in SUFFIXES
     ):
-        raise DataError(f"{path}: expected the description of a codec of format {FORMAT}")
+        raise DataError(f"{path}: expected the description of a codec of format {CODEC_FORMAT}")
     return dict(description)
 
 

@@ -12,8 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nmt.config.config import Config, DataConfig, ParallelFiles
-from nmt.config.loading import resolved_prepared_dir
+from nmt.config.config import Config, DataConfig, ParallelFiles, resolved_prepared_dir
 from nmt.data import prepared_directory
 from nmt.data.codec import Codec, tokenizer_specs
 from nmt.data.corpus import CorpusName, CorpusWriter, EncodedCorpus, new_file

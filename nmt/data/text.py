@@ -29,10 +29,10 @@ LINE_BYTES = 1_000_000  # the longest line unless a caller says otherwise
 BUFFER_BYTES = 1 << 17
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-INVALID = "invalid UTF-8"
+INVALID_UTF8 = "invalid UTF-8"
 TOO_LONG = "line too long"
 EMPTY = "empty line"
-BAD_LINES = frozenset({INVALID, TOO_LONG, EMPTY})  # reasons
+BAD_LINES = frozenset({INVALID_UTF8, TOO_LONG, EMPTY})  # reasons
 
 # The first bytes of each kind of archive: the content decides, not the name.
 ARCHIVE_BEGINNINGS = {
@@ -125,7 +125,7 @@ def read_stream(
             try:
                 text = content.decode()
             except UnicodeDecodeError as error:
-                yield BadLine(INVALID, number, start + error.start)
+                yield BadLine(INVALID_UTF8, number, start + error.start)
                 continue
             yield text
     except BROKEN_ARCHIVE as error:

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from nmt.checkpoint.store import CheckpointStore
-from nmt.config.config import Config
-from nmt.config.loading import dump_config, resolved_prepared_dir
+from nmt.config.config import Config, resolved_prepared_dir
+from nmt.config.loading import dump_config
 from nmt.data.batching import make_batch
 from nmt.data.prepare import (
     Prepared,

@@ -71,9 +71,10 @@ def test_duplicates_are_found_at_any_depth_with_both_lines(write):
         load_config(write("c.yaml", text))
     message = str(caught.value)
     assert (
-        "c.yaml:6: model.attention.cross: key 'k' stands twice, on line 5 and on line 6" in message
+        "c.yaml:6: model.attention.cross: key 'k' is given twice, on line 5 and on line 6"
+        in message
     )
-    assert "c.yaml:7: key 'model' stands twice, on line 2 and on line 7" in message
+    assert "c.yaml:7: key 'model' is given twice, on line 2 and on line 7" in message
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt.data.batching import (
-    BEGINNING,
+    STREAM_START,
     BatchStream,
     EpochPlan,
     StreamState,
@@ -138,10 +138,10 @@ def taken(stream: BatchStream, start: StreamState, count: int) -> list[tuple[int
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 4, 50])
 def test_the_stream_does_not_depend_on_what_is_made_ahead(corpus: EncodedCorpus, prefetch: int):
-    reference = taken(BatchStream(corpus, 100, seed=4), BEGINNING, 150)
+    reference = taken(BatchStream(corpus, 100, seed=4), STREAM_START, 150)
     assert reference[-1][0] >= 2, "the comparison should cross the ends of epochs"
     stream = BatchStream(corpus, 100, seed=4, prefetch=prefetch)
-    assert taken(stream, BEGINNING, 150) == reference
+    assert taken(stream, STREAM_START, 150) == reference
     for used in (1, 37, 100):
         epoch, position, _ = reference[used - 1]
         assert taken(stream, StreamState(epoch, position + 1), 150 - used) == reference[used:]
@@ -152,7 +152,7 @@ def test_updates_resume_where_they_say_and_use_each_pair_once_an_epoch(
     corpus: EncodedCorpus, accumulate: int
 ):
     stream = BatchStream(corpus, 100, seed=4, accumulate=accumulate, prefetch=2)
-    state, seen = BEGINNING, []
+    state, seen = STREAM_START, []
     while state.epoch < 3:
         updates = stream.updates(state)  # as if every update came after a restart
         update = next(updates)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from nmt.data.text import (
     EMPTY,
-    INVALID,
+    INVALID_UTF8,
     TOO_LONG,
     BadLine,
     LineWriter,
@@ -108,14 +108,14 @@ def test_all_unicode_scalar_values_inside_a_word(tmp_path: Path) -> None:
 )
 def test_invalid_bytes_are_located(bad: bytes, tmp_path: Path) -> None:
     data = "é\n".encode() + b"ab" + bad + b"c\nd\n"
-    assert lines_of(data) == ["é", BadLine(INVALID, 2, 5), "d"]
+    assert lines_of(data) == ["é", BadLine(INVALID_UTF8, 2, 5), "d"]
     path = write(tmp_path / "x", data)
     with pytest.raises(DataError, match=r"x:2: invalid UTF-8 \(byte 5"):
         list(read_text(path))
 
 
 def test_offset_after_a_byte_order_mark_counts_from_the_file() -> None:
-    assert lines_of(b"\xef\xbb\xbfa\xff\n") == [BadLine(INVALID, 1, 4)]
+    assert lines_of(b"\xef\xbb\xbfa\xff\n") == [BadLine(INVALID_UTF8, 1, 4)]
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n", b""])
@@ -313,7 +313,7 @@ def test_bad_lines_are_skipped_in_pairs_and_counted(tmp_path: Path) -> None:
     pairs, statistics = pairs_of(tmp_path, source, target, on_bad_line="skip", max_bytes=100)
     assert pairs == [("a", "A")]
     assert statistics.read == 6
-    assert statistics.skipped == {INVALID: 2, EMPTY: 2, TOO_LONG: 1}
+    assert statistics.skipped == {INVALID_UTF8: 2, EMPTY: 2, TOO_LONG: 1}
 
 
 SIDE = st.sampled_from([b"good", "für \u2028".encode(), b"", b"  ", b"\xff\xfe", b"x" * 60])
