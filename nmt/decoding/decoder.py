@@ -84,4 +84,5 @@ make_decoder = Operation(
         Implementation("torch", "packed layers", by_packed_layers, accepts=refuses_packing),
     ],
     example=example,
+    gradients=False,
 )

@@ -87,13 +87,14 @@ def operation_rows(table: DeviceTable, found: Examination) -> Iterator[Sequence[
     """
     if table.failure is not None:
         yield (table.failure,)
-    said_below = "\n".join((*found.warnings, *found.problems))
+    said_below = (*found.warnings, *found.problems)
     for operation in dict.fromkeys(row.operation for row in table.verdicts):
         label = operation
         rows = [row for row in table.verdicts if row.operation == operation]
         for row in sorted(rows, key=lambda row: row.reason is not None):
             reason = row.reason or RUNS
-            cell = "see below" if row.reason and reason in said_below else reason
+            said = any(line == reason or line.endswith(f"({reason})") for line in said_below)
+            cell = "see below" if said else reason
             yield label, row.backend, row.implementation, cell
             label = ""
 

@@ -276,4 +276,5 @@ cached_attention = Operation(
         ),
     ],
     example=cached_attention_example,
+    gradients=False,
 )

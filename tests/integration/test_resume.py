@@ -218,10 +218,8 @@ def signal_at_random_moments(
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         wait_for_handler(process, signal.SIGUSR1)
         time.sleep(generator.uniform(0, seconds))
-        begin = time.monotonic()
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-        assert time.monotonic() - begin < 20, errors
         assert "Traceback" not in errors, errors
         status = read_result(own / "run").get("status")
         found[str(status)] = found.get(str(status), 0) + 1

@@ -227,11 +227,16 @@ def test_the_config_of_a_model_reads_no_other_file(write):
         parse_config("extends: base.yaml\n", name="config.yaml", directory=Path("/"))
 
 
-def test_loading_is_quick_and_needs_no_torch(extend, tmp_path):
+@pytest.mark.clock
+def test_loading_is_fast(extend, tmp_path):
     extend("seed: 1\n")
     started = time.process_time()
     load_config(tmp_path / "mine/child.yaml")
-    assert time.process_time() - started < 0.1
+    assert time.process_time() - started < 1.0
+
+
+def test_loading_needs_no_torch(extend, tmp_path):
+    extend("seed: 1\n")
     program = (
         "import sys, pathlib; from nmt.config.loading import load_config;"
         f"load_config(pathlib.Path({str(tmp_path / 'mine/child.yaml')!r}));"

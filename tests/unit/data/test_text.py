@@ -449,8 +449,9 @@ def test_pipes_and_devices_are_written_directly(tmp_path: Path) -> None:
         assert child.communicate()[0] == b"through\n"
 
 
-def test_reading_is_quick(tmp_path: Path) -> None:
+@pytest.mark.clock
+def test_reading_is_fast(tmp_path: Path) -> None:
     path = write(tmp_path / "x", "ein kurzer Satz mit acht Wörtern ist hier\n".encode() * 200_000)
     start = time.process_time()
     assert sum(1 for _ in read_lines(path)) == 200_000
-    assert 200_000 / (time.process_time() - start) > 300_000  # 1.9 million on a quiet machine
+    assert 200_000 / (time.process_time() - start) > 100_000  # 1.9 million on an idle machine

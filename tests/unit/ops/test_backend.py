@@ -161,9 +161,32 @@ def test_the_table_has_a_reason_for_each_implementation_that_is_not_taken() -> N
             ]
             (chosen,) = (row for row in own if row.reason is None)
             assert forced == "auto" or chosen.backend in (forced, "reference")
-            with force_backend(forced):
+            with force_backend(forced), torch.set_grad_enabled(operation.gradients):
                 arguments, options = operation.example(CPU)
                 assert operation.choose(*arguments, **options).name == chosen.implementation
+
+
+def test_the_table_says_what_a_forced_backend_runs_against_its_advice(
+    halve: Operation[[float], tuple[str, float]],
+) -> None:
+    with force_backend("native"):
+        assert halve(4.0)[0] == "native"
+        reasons = {row.implementation: row.reason for row in halve.verdicts(4.0)}
+    assert reasons == {
+        "shift": None,
+        "product": "NMT_BACKEND is native",
+        "reference": "NMT_BACKEND is native",
+    }
+
+
+def test_attention_while_decoding_is_explained_without_gradients() -> None:
+    with force_backend("torch"):
+        (row,) = (
+            row
+            for row in verdicts(CPU)
+            if row.operation == "attention while decoding" and row.reason is None
+        )
+    assert row.implementation == "in place"
 
 
 def test_kernels_that_cannot_compute_a_call_say_why() -> None:

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -38,7 +37,6 @@ def test_second_holder_is_told_the_first(tmp_path: Path) -> None:
         assert process.stdout is not None
         child = int(process.stdout.readline())
         try:
-            before = time.monotonic()
             with (
                 pytest.raises(
                     LockedError, match=f"process {process.pid} on {socket.gethostname()}"
@@ -46,7 +44,6 @@ def test_second_holder_is_told_the_first(tmp_path: Path) -> None:
                 CheckpointStore(tmp_path).lock(),
             ):
                 pass
-            assert time.monotonic() - before < 2
             process.send_signal(signal.SIGKILL)
             process.wait()
             os.kill(child, 0)  # still there
