@@ -171,7 +171,7 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise self.refuse(event, "expected one YAML document, got a second one ('---')")
+                    raise self.reject(event, "expected one YAML document, got a second one ('---')")
             elif isinstance(event, yaml.NodeEvent):
                 root = self.node(event, ())
         return root
@@ -181,17 +181,17 @@ class _Builder:
         place = self.place(event)
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             message = "YAML anchors and aliases (&name, *name) are not supported; repeat the value"
-            raise self.refuse(event, message)
+            raise self.reject(event, message)
         if event.tag is not None:
             message = (
                 f"YAML tags ({quote(event.tag)}) are not supported; quote text to keep it text"
             )
-            raise self.refuse(event, message)
+            raise self.reject(event, message)
         if len(keys) >= MAX_DEPTH:
-            raise self.refuse(event, f"expected at most {MAX_DEPTH} levels of nesting, got more")
+            raise self.reject(event, f"expected at most {MAX_DEPTH} levels of nesting, got more")
         self.values += 1
         if self.values > MAX_VALUES:
-            raise self.refuse(event, f"expected at most {MAX_VALUES:,} values, got more")
+            raise self.reject(event, f"expected at most {MAX_VALUES:,} values, got more")
         if isinstance(event, yaml.ScalarEvent):
             return Scalar(place, event.value, quoted=event.style in ("'", '"', "|", ">"))
         if isinstance(event, yaml.SequenceStartEvent):
@@ -207,7 +207,7 @@ class _Builder:
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             key = self.node(event, (*keys, "?"))
             if not isinstance(key, Scalar) or key.is_null:
-                raise self.refuse(event, "expected a word as key, got a list, a mapping or nothing")
+                raise self.reject(event, "expected a word as key, got a list, a mapping or nothing")
             value = self.node(next(self.events), (*keys, key.text))
             earlier = entries.get(key.text)
             if earlier is None:
@@ -221,7 +221,7 @@ class _Builder:
     def place(self, event: Any) -> Location:
         return Location(self.source, event.start_mark.line + 1, event.start_mark.column + 1)
 
-    def refuse(self, event: Any, message: str) -> UnreadableError:
+    def reject(self, event: Any, message: str) -> UnreadableError:
         return UnreadableError(self.place(event), message)
 
 

@@ -14,17 +14,9 @@ MAX_COUNT = 10**15  # updates, pairs and other counts
 MAX_POSITIONS = 65_536  # subwords of a sentence on either side, and keys of attention
 MAX_BEAM = 1_000  # hypotheses per sentence
 MAX_BATCH_TOKENS = 10_000_000
-MAX_LINE_BYTES = 100_000_000
-MAX_WIDTH = 65_536  # of a hidden state
-MAX_INNER_WIDTH = 1_048_576  # of the feed-forward sublayer
-MAX_HEADS = 1_024
-MAX_LAYERS = 1_000  # of the encoder, and of the decoder
 MAX_PIECES = 1_000_000  # of a vocabulary
 MAX_PROCESSES = 1_024  # workers, or threads
-MAX_RATIO = 1_000.0
-MAX_POWER = 100.0  # of the length penalty
 MAX_SCALE = 3.4e38  # of gains, thresholds, temperatures and rates: the range of float32
-MAX_SECONDS = 1e9
 
 LANGUAGE_CODE = re.compile(r"[A-Za-z]+(?:[-_][A-Za-z0-9]+)*")  # such as en or pt-BR
 
@@ -35,11 +27,11 @@ Beam = Annotated[int, Range(1, MAX_BEAM)]
 Length = Annotated[int, Range(1, MAX_POSITIONS)]
 NonNegativeLength = Annotated[int, Range(0, MAX_POSITIONS)]
 BatchTokens = Annotated[int, Range(1, MAX_BATCH_TOKENS)]
-LineBytes = Annotated[int, Range(1, MAX_LINE_BYTES)]
-Width = Annotated[int, Range(1, MAX_WIDTH)]
-InnerWidth = Annotated[int, Range(1, MAX_INNER_WIDTH)]
-Heads = Annotated[int, Range(1, MAX_HEADS)]
-Layers = Annotated[int, Range(1, MAX_LAYERS)]
+LineBytes = Annotated[int, Range(1, 100_000_000)]
+Width = Annotated[int, Range(1, 65_536)]  # of a hidden state
+InnerWidth = Annotated[int, Range(1, 1_048_576)]  # of the feed-forward sublayer
+Heads = Annotated[int, Range(1, 1_024)]
+Layers = Annotated[int, Range(1, 1_000)]  # of the encoder, and of the decoder
 Pieces = Annotated[int, Range(1, MAX_PIECES)]
 NonNegativePieces = Annotated[int, Range(0, MAX_PIECES)]
 Processes = Annotated[int, Range(1, MAX_PROCESSES)]
@@ -50,6 +42,6 @@ Probability = Annotated[float, Range(0.0, 1.0, open_above=True)]
 PositiveFloat = Annotated[float, Range(0.0, MAX_SCALE, open_below=True)]
 NonNegativeFloat = Annotated[float, Range(0.0, MAX_SCALE)]
 Scale = Annotated[float, Range(-MAX_SCALE, MAX_SCALE)]
-Ratio = Annotated[float, Range(0.0, MAX_RATIO, open_below=True)]
-Power = Annotated[float, Range(-MAX_POWER, MAX_POWER)]
-Seconds = Annotated[float, Range(0.0, MAX_SECONDS, open_below=True)]
+Ratio = Annotated[float, Range(0.0, 1_000.0, open_below=True)]
+Power = Annotated[float, Range(-100.0, 100.0)]  # of the length penalty
+Seconds = Annotated[float, Range(0.0, 1e9, open_below=True)]
