@@ -10,10 +10,10 @@ from task import BEAM, LENGTH_PENALTY, DecodingData, TrainingData
 
 from nmt.bench.training import Task, TrainingModel
 from nmt.data.batching import BatchStream
-from nmt.data.corpus import EncodedCorpus
+from nmt.data.prepare import prepare
 from nmt.decoding.translator import Translator
 
-NO_LIMIT = 1 << 30  # tokens of a batch: its sentences are counted instead
+NO_LIMIT = 10_000_000  # tokens of a batch: its sentences are counted instead
 
 
 class OurTrainer:
@@ -22,7 +22,7 @@ class OurTrainer:
     def __init__(self, arguments: argparse.Namespace) -> None:
         torch.set_num_threads(arguments.threads)
         config = training_config(arguments.task, arguments.size)
-        corpus = EncodedCorpus.open(arguments.task / "prepared", "train")
+        corpus = prepare(config).train
         stream = BatchStream(
             corpus,
             batch_tokens=config.train.batch_tokens,

@@ -175,7 +175,7 @@ def with_numbers(loaded: LoadedModel) -> LoadedModel:
     data = replace(
         loaded.config.data,
         tokenizer=TokenizerConfig(),
-        subword=SubwordConfig(kind="none", vocabulary_size=1 << 30),
+        subword=SubwordConfig(kind="none", vocabulary_size=1_000_000),
     )
     size = len(loaded.codec.target.vocabulary)
     text = " ".join(WORD.format(number) for number in range(FIRST_PIECE, size))
