@@ -104,6 +104,8 @@ def too_few_heads(
     call: AttentionCall, projections: Projections, _visible: Tensor | None, _parameters: Parameters
 ) -> str | None:
     """The kernels share out heads of sentences to threads; None: there are enough."""
+    if torch.compiler.is_compiling():
+        return "torch.compile cannot see into C"
     enough = projections[0].shape[0] * call.heads >= torch.get_num_threads()
     return None if enough else "there are more threads than heads of sentences"
 
