@@ -23,7 +23,7 @@ from translation_models import make_codec, make_config, make_directory, make_mod
 from nmt.cli.translate import main
 
 CASES = 300
-SLOW_CASES = 2000
+SLOW_CASES = 200  # for each of ten seeds
 TEXTS = ["config.yaml", "state.json", "codec.json", "source.vocabulary", "target.codes"]
 HOSTILE: list[Any] = [
     0, 1, -1, 2, 3, 255, 65_536, 10**6, 2**31, 2**32 + 1, 2**63 - 1, 2**63, 10**30, 0.5, -0.0,
@@ -179,5 +179,6 @@ def test_mutated_models(models: list[Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_mutated_models(models: list[Path], tmp_path: Path) -> None:
-    check_cases(models, tmp_path, SLOW_CASES, in_child, seed=2)
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_many_mutated_models(models: list[Path], tmp_path: Path, seed: int) -> None:
+    check_cases(models, tmp_path, SLOW_CASES, in_child, seed=seed)
