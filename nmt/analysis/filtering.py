@@ -45,7 +45,7 @@ class PairScores:
 
 
 @dataclass(frozen=True)
-class Score:
+class ScoreColumn:
     """A column of the table of scores."""
 
     name: str
@@ -60,21 +60,23 @@ class Score:
         return value if self.higher_is_better else -value
 
 
-def score_columns(layers: int) -> list[Score]:
+def score_columns(layers: int) -> list[ScoreColumn]:
     """The columns for a model with this number of decoder layers."""
     return [
-        Score("null_rate", lambda scores: scores.null_rate, higher_is_better=False),
+        ScoreColumn("null_rate", lambda scores: scores.null_rate, higher_is_better=False),
         *(
-            Score(
+            ScoreColumn(
                 f"null_rate_layer_{layer}",
                 lambda scores, layer=layer: scores.null_rate_by_layer[layer],  # type: ignore[misc]
                 higher_is_better=False,
             )
             for layer in range(layers)
         ),
-        Score("log_probability", lambda scores: scores.log_probability, higher_is_better=True),
-        Score("length_ratio", lambda scores: scores.length_ratio, higher_is_better=True),
-        Score("coverage", lambda scores: scores.coverage, higher_is_better=True),
+        ScoreColumn(
+            "log_probability", lambda scores: scores.log_probability, higher_is_better=True
+        ),
+        ScoreColumn("length_ratio", lambda scores: scores.length_ratio, higher_is_better=True),
+        ScoreColumn("coverage", lambda scores: scores.coverage, higher_is_better=True),
     ]
 
 

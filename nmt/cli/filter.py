@@ -18,7 +18,7 @@ from nmt.data.text import EMPTY, BadLine, LineWriter, read_lines, read_text
 from nmt.errors import DataError, UserError
 
 if TYPE_CHECKING:
-    from nmt.analysis.filtering import Score, Values
+    from nmt.analysis.filtering import ScoreColumn, Values
     from nmt.analysis.pairs import Line
     from nmt.checkpoint.model_directory import LoadedModel
     from nmt.decoding.failures import LineFailures
@@ -130,7 +130,7 @@ def filter_pairs(arguments: argparse.Namespace) -> None:
 
 
 def check_ranking(
-    arguments: argparse.Namespace, loaded: "LoadedModel", columns: Sequence["Score"]
+    arguments: argparse.Namespace, loaded: "LoadedModel", columns: Sequence["ScoreColumn"]
 ) -> None:
     """Warn if all null rates are 0 with this model, and reject a ranking by them."""
     from nmt.analysis.measures import nullable_sites
@@ -170,7 +170,7 @@ def read_labels(arguments: argparse.Namespace) -> list[str]:
 def score_corpus(
     arguments: argparse.Namespace,
     loaded: "LoadedModel",
-    columns: Sequence["Score"],
+    columns: Sequence["ScoreColumn"],
     failures: "LineFailures",
 ) -> tuple[dict[str, "Values"], Counter[str]]:
     """Write the table; returns the goodness of all pairs by column, and the counts of problems."""

@@ -23,7 +23,7 @@ from nmt.errors import UserError
 if TYPE_CHECKING:
     from nmt.decoding.alignment import AlignmentHead
     from nmt.decoding.failures import LineFailures
-    from nmt.decoding.lines import Engine
+    from nmt.decoding.lines import LineTranslator
     from nmt.decoding.streaming import LineSource
     from nmt.decoding.translator import Translator
 
@@ -218,7 +218,7 @@ def load(arguments: argparse.Namespace, models: "Sequence[Path]") -> "Translator
 
 def open_engine(
     arguments: argparse.Namespace, models: "Sequence[Path]"
-) -> "contextlib.AbstractContextManager[Engine]":
+) -> "contextlib.AbstractContextManager[LineTranslator]":
     """A translator in this process, or several in others."""
     if arguments.workers == 1:
         return contextlib.nullcontext(load(arguments, models))

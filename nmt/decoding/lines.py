@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 OnBadLine = Literal["error", "skip"]
 
 
-class Engine(Protocol):
+class LineTranslator(Protocol):
     """A `Translator` or a `WorkerPool`."""
 
     def translate_lines(
@@ -98,7 +98,7 @@ class Outputs:
 
 
 def translate_stream(
-    engine: Engine,
+    engine: LineTranslator,
     options: SearchOptions,
     outputs: Outputs,
     source: LineSource,

@@ -32,7 +32,7 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True)
-class Failure:
+class WorkerFailure:
     """A mistake of the user's that a worker met: the class of the error and its message."""
 
     kind: str
@@ -52,7 +52,7 @@ def work(connection: Connection, settings: WorkerSettings) -> None:
     except EOFError:
         pass
     except UserError as error:
-        connection.send(Failure(type(error).__name__, str(error)))
+        connection.send(WorkerFailure(type(error).__name__, str(error)))
 
 
 class WorkerPool:
@@ -125,7 +125,7 @@ class WorkerPool:
                 f"a worker process ended unexpectedly (exit code {process.exitcode}); if memory "
                 "ran out, use fewer --workers or smaller --batch-tokens"
             ) from None
-        if isinstance(answer, Failure):
+        if isinstance(answer, WorkerFailure):
             raise getattr(errors, answer.kind, UserError)(answer.message)
         found: list[tuple[int, Translation]] = answer
         return found

@@ -203,7 +203,7 @@ class Transformer(nn.Module):
 
 
 def check_sizes(config: ModelConfig, source_size: int, target_size: int) -> None:
-    """Complain of what the configuration and the vocabularies cannot have together."""
+    """Reject a configuration that the vocabularies cannot have."""
     if config.dim % config.heads != 0:
         raise ConfigError(
             f"model.heads: expected a divisor of model.dim ({config.dim}), got {config.heads}"

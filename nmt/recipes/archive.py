@@ -60,7 +60,7 @@ DAMAGED = (
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchiveMember:
     """A member of an archive of any kind: its name, announced size and content."""
 
     name: str
@@ -101,7 +101,12 @@ def _one_line_errors(name: str) -> Iterator[None]:
 
 
 def _write_wanted(
-    members: Iterable[Member], wanted: frozenset[str], target: Path, *, name: str, max_bytes: int
+    members: Iterable[ArchiveMember],
+    wanted: frozenset[str],
+    target: Path,
+    *,
+    name: str,
+    max_bytes: int,
 ) -> None:
     """Write the wanted members below `target`, after a look at every member."""
     assert all(check_name(path) == path for path in wanted)
@@ -128,7 +133,7 @@ def _write_wanted(
         raise DataError(f"{name}: expected the member {missing[0]}, which is not in it")
 
 
-def _write(member: Member, path: Path, *, name: str) -> None:
+def _write(member: ArchiveMember, path: Path, *, name: str) -> None:
     """Write one member, which must have the size it announces."""
     written = 0
     try:
@@ -165,7 +170,7 @@ def check_name(member: str, *, archive: str = "") -> str:
 
 def _members(
     parts: Sequence[Path], max_bytes: int, stack: contextlib.ExitStack
-) -> Iterator[Member]:
+) -> Iterator[ArchiveMember]:
     """All members of an archive, whose kind its first bytes decide."""
     stream: io.BufferedReader[io.RawIOBase] = io.BufferedReader(_Joined(parts), COPY_BYTES)
     stack.enter_context(stream)
@@ -178,11 +183,11 @@ def _members(
     file_name = parts[0].name.lower()
     if start == b"\x1f\x8b" and file_name.endswith(".gz") and ".tar." not in file_name:
         content = cast(IO[bytes], forward)
-        return iter([Member(parts[0].name[:-3], True, None, lambda: content)])
+        return iter([ArchiveMember(parts[0].name[:-3], True, None, lambda: content)])
     return _tar_members(forward)
 
 
-def _tar_members(stream: "_Forward") -> Iterator[Member]:
+def _tar_members(stream: "_Forward") -> Iterator[ArchiveMember]:
     """The members of an uncompressed tar archive, read from its beginning to its end, once."""
     content = cast(IO[bytes], stream)
     # Names in other encodings are never ones that a recipe wants.
@@ -191,7 +196,9 @@ def _tar_members(stream: "_Forward") -> Iterator[Member]:
             if info.size < 0:
                 raise ValueError("a negative size")
             regular = info.isreg() and not info.issparse()
-            yield Member(info.name, regular, info.size, partial(_open_tar_member, archive, info))
+            yield ArchiveMember(
+                info.name, regular, info.size, partial(_open_tar_member, archive, info)
+            )
     while stream.read(MAX_READ):
         pass  # only at its end can a compressed stream prove that it is whole
 
@@ -202,7 +209,7 @@ def _open_tar_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> IO[byte
     return content
 
 
-def _zip_members(stream: IO[bytes]) -> Iterator[Member]:
+def _zip_members(stream: IO[bytes]) -> Iterator[ArchiveMember]:
     """The members of a zip archive."""
     with zipfile.ZipFile(stream) as archive:
         for info in archive.infolist():
@@ -213,7 +220,7 @@ def _zip_members(stream: IO[bytes]) -> Iterator[Member]:
                 raise ValueError(f"{info.filename!a} is compressed by an unusual method")
             regular = not info.is_dir() and kind in (0, stat.S_IFREG)
             opener = partial(archive.open, info)
-            yield Member(info.orig_filename, regular, info.file_size, opener)
+            yield ArchiveMember(info.orig_filename, regular, info.file_size, opener)
 
 
 class _Forward:

@@ -61,7 +61,7 @@ def test_a_row_that_attends_to_nothing_stays_zero() -> None:
 def test_add_norm(width: int, rate: float) -> None:
     residual, x, grad = (torch.randn(COUNT, width) for _ in range(3))
     gain, bias = torch.randn(width), torch.randn(width)
-    dropout = kernels.Dropout(rate, torch.tensor([12345])) if rate else None
+    dropout = kernels.RowDropout(rate, torch.tensor([12345])) if rate else None
     normed = kernels.add_norm(residual, x, gain, bias, dropout, 1e-5)
     kept = torch.ones(COUNT, width, dtype=torch.float64)
     if dropout is not None:

@@ -200,7 +200,7 @@ def add_norm(
     epsilon: float,
 ) -> list[Tensor]:
     """LayerNorm(residual + dropout(x)) for x [N, D]; the sum [N, D], its means and scales [N]."""
-    kept = None if seed is None else rows.Dropout(dropout, seed)
+    kept = None if seed is None else rows.RowDropout(dropout, seed)
     return list(rows.add_norm(residual, x, gain, bias, kept, epsilon))
 
 
@@ -222,8 +222,8 @@ def add_norm_backward(
     dtype: torch.dtype,
 ) -> list[Tensor]:
     """Gradients of residual, x (in `dtype`), gain and bias."""
-    kept = None if seed is None else rows.Dropout(dropout, seed)
-    normed = rows.NormedSum(sums, sums, means, scales)
+    kept = None if seed is None else rows.RowDropout(dropout, seed)
+    normed = rows.AddNormResult(sums, sums, means, scales)
     return list(rows.add_norm_backward(normed, gain, kept, grad, dtype))
 
 

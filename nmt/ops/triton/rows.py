@@ -17,7 +17,7 @@ LOGITS_AT_ONCE = 4096  # of a row of logits
 LEVELS = 1 << 32  # a dropout rate is rounded to a multiple of 1 / LEVELS
 
 
-class Dropout(NamedTuple):
+class RowDropout(NamedTuple):
     """The rate, and the seed [1] of the random bits on the device."""
 
     rate: float
@@ -78,7 +78,7 @@ def gated_norm_backward(
     return grad_z, grad_gain, None if gate is None else sums[1].sum(0).to(gate.dtype)
 
 
-class NormedSum(NamedTuple):
+class AddNormResult(NamedTuple):
     """The output of `add_norm`, and what its derivative needs."""
 
     output: Tensor  # [N, D]
@@ -88,8 +88,13 @@ class NormedSum(NamedTuple):
 
 
 def add_norm(
-    residual: Tensor, x: Tensor, gain: Tensor, bias: Tensor, dropout: Dropout | None, epsilon: float
-) -> NormedSum:
+    residual: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    bias: Tensor,
+    dropout: RowDropout | None,
+    epsilon: float,
+) -> AddNormResult:
     """LayerNorm(residual + dropout(x)) for x [N, D]."""
     rows, width = x.shape
     sums, output = torch.empty_like(residual), torch.empty_like(residual)
@@ -105,11 +110,15 @@ def add_norm(
         DROPPED=dropout is not None,
         num_warps=warps(size),
     )
-    return NormedSum(output, sums, means, scales)
+    return AddNormResult(output, sums, means, scales)
 
 
 def add_norm_backward(
-    normed: NormedSum, gain: Tensor, dropout: Dropout | None, grad_y: Tensor, dtype: torch.dtype
+    normed: AddNormResult,
+    gain: Tensor,
+    dropout: RowDropout | None,
+    grad_y: Tensor,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of residual, x (in `dtype`), gain and bias."""
     rows, width = grad_y.shape
