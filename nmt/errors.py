@@ -34,7 +34,7 @@ class LockedError(UserError):
 
 
 class DivergedError(UserError):
-    """The numbers left the realm of the finite, or the loss blew up."""
+    """The training diverged: numbers are not finite, or the loss blew up or never fell."""
 
     exit_code = 6
 
@@ -46,15 +46,15 @@ class IntegrityError(UserError):
 
 
 class MemoryLimitError(UserError):
-    """What was asked for does not fit into the memory of this machine."""
+    """The requested work does not fit into the memory of this machine."""
 
 
-# What torch and the libraries below it say when memory is refused.
+# Parts of the messages with which torch and the libraries below it report refused memory.
 MEMORY_MESSAGES = ("allocate memory", "bad_alloc", "could not create a primitive")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether less work at a time might do; torch says so in several ways."""
+    """Whether an error means that memory ran out, which torch reports in several ways."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"

@@ -78,7 +78,7 @@ def step_of(directory: SealedDirectory) -> int | None:
 
 
 def describe(inputs: Sequence[SealedDirectory]) -> dict[str, Any]:
-    """What state.json says: which directories went in, and what was in them."""
+    """The content of state.json: the averaged directories, with their steps and digests."""
     rows = [
         {"path": str(item.path.resolve()), "step": step_of(item), "digest": item.digest}
         for item in inputs

@@ -71,7 +71,7 @@ class ModelDirectory:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """What tells a directory from the one that takes its place."""
+    """The inode and time that tell a directory from its replacement; None if it is missing."""
     try:
         facts = os.stat(path)
     except OSError:

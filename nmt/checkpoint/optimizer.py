@@ -59,7 +59,7 @@ def like(tensor: Tensor, parameter: Tensor) -> Tensor:
 def expected_state(
     named: Mapping[str, Tensor], found: Mapping[str, TensorSpec]
 ) -> dict[str, TensorSpec]:
-    """What the file must hold for parameters that have a state."""
+    """The specs of the tensors that the file must hold for parameters that have a state."""
     expected = {}
     for name, parameter in named.items():
         for key in KEYS[1:]:

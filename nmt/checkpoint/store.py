@@ -160,7 +160,7 @@ class CheckpointStore:
 
 
 def signature(path: Path) -> Signature:
-    """What changes when any file of a directory is written to, cut or exchanged."""
+    """A signature that changes when any file of a directory is written, truncated or replaced."""
     found = []
     try:
         with os.scandir(path) as entries:

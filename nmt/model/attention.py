@@ -29,7 +29,7 @@ class KeyValue(NamedTuple):
 
 
 class HeadParameters(nn.Module):
-    """The numbers that the heads of a sublayer learn, by the row of its attention kind."""
+    """The learned parameters of a sublayer's heads, as the row of its attention kind lists them."""
 
     def __init__(self, parameters: Sequence[HeadParameter], heads: int) -> None:
         super().__init__()
@@ -39,20 +39,20 @@ class HeadParameters(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start as the row says."""
+        """Initialize the parameters as the row of the attention kind says."""
         with torch.no_grad():
             for described in self.described:
                 described.initialize(self.get_parameter(described.name))
 
     def values(self) -> tuple[Tensor, ...]:
-        """What the mapping takes, [H] each."""
+        """The parameters of the score mapping, [H] each."""
         return tuple(
             described.value(self._parameters[described.name])  # type: ignore[arg-type]
             for described in self.described
         )
 
     def report(self) -> dict[str, Tensor]:
-        """What metrics and analysis show, [H] each, by name."""
+        """The values that metrics and analysis show, [H] each, by reported name."""
         return {
             described.reported_as: described.report(self.get_parameter(described.name).detach())
             for described in self.described
@@ -94,7 +94,7 @@ class AttentionCore(nn.Module):
         )
 
     def call(self, visible: Tensor | None) -> AttentionCall:
-        """What the operation needs besides tensors."""
+        """The arguments of the attention operation that are not tensors."""
         return AttentionCall(
             mapping=self.mapping,
             heads=self.heads,
@@ -105,7 +105,7 @@ class AttentionCore(nn.Module):
         )
 
     def show(self, visible: Tensor | None, weights: Tensor) -> None:
-        """Hand the weights to the observer."""
+        """Pass the attention weights to the observer."""
         assert self.observer is not None
         if visible is None:
             visible = torch.ones(1, dtype=torch.bool, device=weights.device)

@@ -1,4 +1,4 @@
-"""What decoding keeps between positions: keys and values of the past, and of the source.
+"""The decoder cache: keys and values of the past positions, and of the source.
 
 The hypotheses of a sentence share one past. Every position adds a slot for each hypothesis that
 reads a token there; a table says which slots a hypothesis descends from, and hides the others from
@@ -28,7 +28,7 @@ def round_up(length: int) -> int:
 
 
 class DecoderCache:
-    """The state of a batch of sentences: one position a step, the same for all hypotheses."""
+    """The state of a batch of sentences: one position per step, the same for all hypotheses."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class DecoderCache:
         self.max_length = max_length
         self.position = 0  # of the token that the next step takes
         self.num_slots = 0  # that are taken
-        self.cross = list(cross)  # a KeyValue [B, H, S, Dh] a layer, the same for all hypotheses
+        self.cross = list(cross)  # a KeyValue [B, H, S, Dh] per layer, shared by all hypotheses
         self.source = InPlaceMask.of(source_visible, key.dtype)  # [B, 1, 1, S]
         capacity = round_up(beam * min(FIRST_POSITIONS, max_length))
         self.past = key.new_empty(len(cross), 2, batch, heads, capacity, head_dim)
@@ -55,7 +55,7 @@ class DecoderCache:
 
     @property
     def batch(self) -> int:
-        """Sentences in the cache."""
+        """The number of sentences in the cache."""
         return self.past.shape[2]
 
     def open_position(self, width: int) -> None:
@@ -87,7 +87,7 @@ class DecoderCache:
         return self.memory[layer]
 
     def grow(self, capacity: int) -> None:
-        """Make room for at least so many slots, by doubling."""
+        """Make room for at least `capacity` slots, by doubling."""
         old = self.past
         capacity = max(capacity, 2 * old.shape[4])
         self.past = old.new_empty(*old.shape[:4], capacity, old.shape[5])

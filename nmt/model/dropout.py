@@ -14,7 +14,7 @@ class Dropout(nn.Module):
 
     @property
     def active_rate(self) -> float:
-        """The rate now: 0 outside training."""
+        """The dropout rate in the current mode: 0 outside training."""
         return self.rate if self.training else 0.0
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Looking at attention weights from outside; costs nothing while nobody looks."""
+"""Observe attention weights from outside the model, at no cost while no observer is attached."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +43,6 @@ def observe_attention(model: "Transformer", observer: Observer) -> Iterator[None
 
 
 def learned_parameters(model: "Transformer") -> dict[Site, dict[str, Tensor]]:
-    """What the heads of sublayers learn, [H] by the name it is reported as, detached."""
+    """The learned parameters of each sublayer's heads, [H] by reported name, detached."""
     reports = {site: one.core.weights.report() for site, one in model.attentions().items()}
     return {site: report for site, report in reports.items() if report}

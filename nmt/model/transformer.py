@@ -115,7 +115,7 @@ class Transformer(nn.Module):
 
     @property
     def output_bias(self) -> None:
-        """There is none."""
+        """None: the output layer has no bias."""
         return None
 
     def attentions(self) -> dict[Site, SelfAttention | CrossAttention]:

@@ -214,7 +214,7 @@ def cached_attention_in_place(
     mask: InPlaceMask | None,
     parameters: Parameters,
 ) -> Tensor:
-    """The same without gradients. There are few queries, so all scores fit into the cache."""
+    """Cached attention without gradients: few queries, so all scores fit into the cache."""
     batch, heads, queries, _ = query.shape
     key, value = key.flatten(0, 1), value.flatten(0, 1)
     scores = query.new_empty(batch * heads, queries, key.shape[1])

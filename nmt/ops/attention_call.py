@@ -1,4 +1,4 @@
-"""What a call of attention has besides tensors, and how its tensors are laid out.
+"""The arguments of an attention call besides its tensors, and the layout of its tensors.
 
 Shapes: B batch, H heads, T tokens, D width, Dh = D / H.
 """

@@ -101,7 +101,7 @@ class Operation(Generic[Arguments, Result]):
         """The implementation that computes this call."""
         chosen = None
         if requested_backend() == AUTO:
-            for one in self.implementations:  # what is better for a call is found out fastest
+            for one in self.implementations:  # `prefers` is the cheaper check
                 if (one.prefers is None or one.prefers(*args, **kwargs) is None) and (
                     one.accepts is None or one.accepts(*args, **kwargs) is None
                 ):
@@ -141,7 +141,7 @@ class Operation(Generic[Arguments, Result]):
         return own or self.implementations
 
     def verdicts(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[Verdict]:
-        """What speaks against each implementation for this call."""
+        """Each implementation, with the reason why it does not compute this call."""
         backend = requested_backend()
         candidates = self.candidates(backend)
         chosen = self.pick(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What a search step computes from logits: their normalizer, and the best continuations of a beam.
+"""The operations of a search step on logits: the normalizer, and the best continuations of a beam.
 
 Shapes: B sentences, K hypotheses of a sentence, V vocabulary, C candidates, R = B K rows. Scores
 are sums of log probabilities in float64; -inf marks a candidate that does not exist.
@@ -78,7 +78,10 @@ def without_maximum(
 
 
 def sum_rows_torch(rows: Tensor) -> tuple[Tensor, int]:
-    """By torch; on a CPU block by block, as one block is like the next to the last bit."""
+    """The logarithms [R] for rows [R, V] by torch, and how many cannot be trusted.
+
+    On a CPU blocks have one size, so that the bits of a row do not depend on its block.
+    """
     if rows.is_cuda:
         normalizer = rows.exp().sum(dim=-1).log()
     else:
@@ -93,7 +96,7 @@ def sum_rows_torch(rows: Tensor) -> tuple[Tensor, int]:
 
 
 def sum_rows_native(rows: Tensor) -> tuple[Tensor, int]:
-    """In C."""
+    """The logarithms [R] for rows [R, V] by the kernel in C, and how many cannot be trusted."""
     kernels = library.load()
     assert kernels is not None
     return search.normalize(kernels, rows)
@@ -140,7 +143,7 @@ def choose_beam_reference(
 def choose_beam_torch(
     logits: Tensor, normalizer: Tensor, scores: Tensor, *, beam: int, end: int
 ) -> tuple[Candidates, Candidates]:
-    """The same from the best few of each hypothesis.
+    """The candidates that end and those that live on, from the best few of each hypothesis.
 
     At most one candidate of a hypothesis ends, so beam + 1 of each hold the best that do not.
     """
@@ -152,7 +155,7 @@ def choose_beam_torch(
 def choose_beam_native(
     logits: Tensor, normalizer: Tensor, scores: Tensor, *, beam: int, end: int
 ) -> tuple[Candidates, Candidates]:
-    """In C."""
+    """The candidates that end and those that live on, chosen by the kernel in C."""
     kernels = library.load()
     assert kernels is not None
     finished, live = search.choose_beam(kernels, logits, normalizer, scores, beam, end)

@@ -19,13 +19,13 @@ from nmt.ops.attention_call import AttentionCall, replayed_random_state, split_h
 from nmt.ops.dropout import dropout_factors
 from nmt.ops.masking import InPlaceMask
 
-# Elements a block works on, a thread: scores and rows of queries, keys, values, outputs. Measured:
+# Elements of a block per thread: scores and rows of queries, keys, values, outputs. Measured:
 # more falls out of the cache, less spends its time in calls. A map of many calls has a factor.
 BLOCK_ELEMENTS = 800_000
 # Queries of a block come in multiples of this, so that matrix products repeat their bits.
 QUERY_STEP = 16
-# Weights of up to so many keys are kept for the derivative. Measured: beyond it another product
-# costs little more than writing the weights to memory and reading them again.
+# Weights of up to this many keys are kept for the backward pass. Measured: beyond it another
+# product costs little more than writing the weights to memory and reading them again.
 MOST_KEYS_KEPT = 512
 
 
@@ -156,7 +156,7 @@ def put(places: Tensor, group: Group, rows: slice, block: Tensor) -> None:
 
 
 class BlockwiseAttention(torch.autograd.Function):
-    """`attend_blockwise` from packed projections, with its derivative."""
+    """`attend_blockwise` from packed projections, with its backward pass."""
 
     @staticmethod
     def forward(

@@ -37,7 +37,7 @@ def cross_entropy_reference(
 
 
 class SliceFunctions(NamedTuple):
-    """What is done with a slice of logits."""
+    """The softmax and the matrix product that are applied to slices of logits."""
 
     # Overwrites logits [N, V] by probabilities; the logarithms [N] of what normalises them.
     softmax_: Callable[[Tensor], Tensor]
@@ -59,7 +59,7 @@ def multiply_torch(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 
 def multiply_native(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """The same in C, for float32."""
+    """left [N, V] times right [V, D] to out [N, D], in C for float32, else by torch."""
     if left.dtype == torch.float32:
         training.multiply(left, right.contiguous(), out=out)
     else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_HEAD = 128  # beyond it, a tile of keys and values does not fit into the registers
 LARGEST_ROW = 1 << 14  # numbers of a row that one program holds
-MOST_WEIGHTS = 1 << 31  # of a head: dropout numbers them with 32 bits
+MOST_WEIGHTS = 1 << 31  # per head: dropout numbers them with 32 bits
 
 
 @cache

@@ -18,7 +18,7 @@ class DropoutMask:
 
     bits: Tensor  # int16, with room for whole vectors behind
     least_kept: int  # the lowest value that keeps its element
-    keep_scale: float  # what a kept element is multiplied with
+    keep_scale: float  # the factor of a kept element
 
 
 def dropped_levels(rate: float) -> int:
@@ -27,7 +27,7 @@ def dropped_levels(rate: float) -> int:
 
 
 def keep_scale(rate: float) -> float:
-    """What kept elements are multiplied with, so that the expectation stays exactly the same."""
+    """The factor of kept elements, with which the expectation stays exactly the same."""
     return LEVELS / (LEVELS - dropped_levels(rate))
 
 
@@ -62,7 +62,7 @@ def kept_elements(x: Tensor, rate: float) -> Tensor:
 
 
 def dropout_factors(x: Tensor, rate: float) -> Tensor:
-    """What dropout multiplies x with: 0 with probability `rate`, else 1 / (1 - rate)."""
+    """The factors of dropout for x: 0 with probability `rate`, else 1 / (1 - rate)."""
     return kept_elements(x, rate).mul_(keep_scale(rate))
 
 
@@ -74,7 +74,7 @@ def dropout_reference(x: Tensor, rate: float, residual: Tensor | None = None) ->
 
 
 def dropout_torch(x: Tensor, rate: float, residual: Tensor | None = None) -> Tensor:
-    """The same with the random numbers of torch's own dropout."""
+    """x after torch's own dropout, added to a residual if there is one."""
     dropped = functional.dropout(x, rate)
     return dropped if residual is None else residual + dropped
 

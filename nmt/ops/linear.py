@@ -47,7 +47,7 @@ def linear_reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def linear_native(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """See `linear_reference`."""
+    """[..., F] for x [..., D], weight [F, D] and bias [F], by the kernels in C."""
     result: Tensor = NativeLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return result
 
@@ -118,7 +118,7 @@ def feed_forward_native(
     rate: float,
     training: bool,  # noqa: ARG001
 ) -> Tensor:
-    """See `feed_forward_reference`."""
+    """[..., D] for x [..., D] through the feed-forward sublayer, by the kernels in C."""
     assert isinstance(first, nn.Linear)
     assert isinstance(last, nn.Linear)
     result: Tensor = NativeFeedForward.apply(  # type: ignore[no-untyped-call]

@@ -27,7 +27,7 @@ def clear_empty_rows(weights: Tensor, visible: Tensor | None) -> Tensor:
 
 
 class InPlaceMask:
-    """A mask in the forms that are quick on a CPU: masked_fill takes nine times an addition.
+    """A mask in the forms that are fast on a CPU: masked_fill is nine times slower than addition.
 
     The forms are made for a block at a time, so that of a large mask they never exist as a whole.
     """

@@ -41,7 +41,7 @@ def draw_parts(heads: int, queries: int, keys: int, rate: float) -> Iterator[Ran
 
 
 class NativeAttention(torch.autograd.Function):
-    """Concatenated heads [B, Q, D] from packed projections, with their derivative."""
+    """Concatenated heads [B, Q, D] from packed projections, with their backward pass."""
 
     @staticmethod
     def forward(
@@ -105,7 +105,7 @@ def make_input(
     projections: tuple[Tensor, ...],
     states: Tensor | None = None,
 ) -> AttentionInput:
-    """What the kernels take; without the states of a forward pass there is room for them."""
+    """The input of the kernels; `states` is allocated unless a forward pass gives it."""
     first, keys = projections[0], projections[-1].shape[1]
     if visible is not None and (visible.shape[-1] != keys or visible.stride(-1) != 1):
         visible = visible.expand(*visible.shape[:-1], keys).contiguous()

@@ -28,7 +28,7 @@ LARGEST_WEIGHT = 1e12
 
 
 class ScoreMapping:
-    """What a mapping is, and which implementations besides the reference it has."""
+    """A mapping from scores to weights, and its implementations besides the reference."""
 
     in_place: bool = False
     is_softmax: bool = False  # torch's fused attention computes it
@@ -157,7 +157,7 @@ class Entmax(ScoreMapping):
 
 
 def package_entmax(scores: Tensor, visible: Tensor | None, beta: Beta) -> Tensor:
-    """The same by the `entmax` package, which knows nothing of rows without a visible key."""
+    """alpha-entmax by the `entmax` package, which does not handle rows without a visible key."""
     from entmax import entmax15, entmax_bisect, sparsemax
 
     scores = hide(scores, open_empty_rows(visible))

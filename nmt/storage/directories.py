@@ -184,7 +184,7 @@ class Leftover:
 
 
 def leftovers(parent: Path, name: str | None = None) -> list[Leftover]:
-    """What writers left in `parent` (for one place), what was written last first."""
+    """The temporary entries that writers left in `parent` (for one `name`), newest first."""
     found = []
     try:
         names = os.listdir(parent)

@@ -220,7 +220,7 @@ class SealedDirectory:
 
 
 def file_identity(facts: os.stat_result) -> tuple[int, ...]:
-    """What changes when a file is written to, cut or exchanged."""
+    """An identity that changes when a file is written, truncated or replaced."""
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 

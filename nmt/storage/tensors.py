@@ -43,7 +43,7 @@ class TensorMismatchError(UserError):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a tensor is like, without its numbers."""
+    """The dtype and shape of a tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class TensorSpec:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes the numbers take."""
+        """The size of the tensor's elements in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:

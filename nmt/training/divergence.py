@@ -38,7 +38,7 @@ SENTENCES_COUNTED = 20_000
 
 @dataclass(frozen=True)
 class LossBounds:
-    """Losses a token, label smoothing included, that tell what a model has learned."""
+    """Losses per token, label smoothing included, that tell what a model has learned."""
 
     perfect: float  # of a model that is always right
     frequency: float  # of a model that knows nothing but how frequent each token is
@@ -149,21 +149,21 @@ class Watch:
         logger.warning("update %d: nothing is learned: %s", update, self.describe(lowest))
 
     def conclude(self) -> None:
-        """Complain of a run that is at its end and had time to learn, but has learned nothing."""
+        """Raise DivergedError for a run that ends without having learned, though it had time to."""
         lowest = self.state.lowest_loss
         if lowest is None or self.state.update < self.warn_every or self.has_learned(lowest):
             return
         raise self.nothing_learned(lowest)
 
     def describe(self, lowest: float) -> str:
-        """What is wrong with a run that learns nothing."""
+        """The message about a run that learns nothing."""
         return (
             f"the loss was never below {lowest:.2f} a token in {self.state.update} updates, and "
             f"{self.loss_bounds().frequency:.2f} takes no more than counting words"
         )
 
     def nothing_learned(self, lowest: float) -> DivergedError:
-        """The end of such a run."""
+        """The DivergedError that ends a run which has learned nothing."""
         return DivergedError(
             f"diverged at update {self.state.update}: {self.describe(lowest)}. Try another "
             "learning rate, a longer warm-up, or an attention kind with a norm"

@@ -44,7 +44,7 @@ def overwrite_file(path: Path, data: bytes) -> None:
 
 
 def read_result(run_dir: Path) -> dict[str, Any]:
-    """What `write_result` wrote last; empty if it cannot be read."""
+    """The values that `write_result` wrote last; empty if they cannot be read."""
     try:
         values = json.loads((run_dir / RESULT).read_bytes())
     except (OSError, ValueError):

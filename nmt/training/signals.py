@@ -50,7 +50,7 @@ class StopRequest:
         self.deferred = True
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
-        """The handler."""
+        """Handle a signal: remember the first, and let a second SIGINT end the process at once."""
         if self.signal:
             if number == signal.SIGINT:
                 os._exit(EXIT_CODES[signal.SIGINT])

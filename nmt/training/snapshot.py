@@ -1,4 +1,4 @@
-"""What a checkpoint of a run holds, and how a run goes on from it."""
+"""The content of a run's checkpoint, and how a run resumes from it."""
 
 import logging
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ UNAVERAGED = "unaveraged.safetensors"
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A verified checkpoint to go on from."""
+    """A verified checkpoint to resume from."""
 
     directory: SealedDirectory
     config: Config
@@ -71,7 +71,7 @@ def model_checkpoint(
 
 
 def facts(state: TrainingState, prepared: Prepared) -> dict[str, Any]:
-    """What state.json says."""
+    """The content of state.json."""
     return {
         "step": state.update,
         "training": state.to_dict(),

@@ -12,14 +12,14 @@ import numpy as np
 
 from nmt.errors import IntegrityError
 
-# What is summed over updates: for the next log line, and for the next look for divergence.
+# Sums over updates: for the next log line, and for the next check for divergence.
 SUMS = ("updates", "tokens", "loss", "likelihood", "gradient_norm")
 NEEDED = {"update", "epoch", "position"}  # in state.json of every version
 
 
 @dataclass
 class TrainingState:
-    """What state.json holds besides facts about the machine."""
+    """The progress of a run, which state.json holds besides facts about the machine."""
 
     update: int = 0  # updates done
     epoch: int = 0  # epochs done, which is also the number of the present one
@@ -38,7 +38,7 @@ class TrainingState:
     watch_sums: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))
 
     def to_dict(self) -> dict[str, Any]:
-        """For state.json; Python's floats survive JSON bit for bit."""
+        """The state as a dictionary for state.json; Python's floats survive JSON bit for bit."""
         return dataclasses.asdict(self)
 
     @classmethod

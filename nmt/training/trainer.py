@@ -200,7 +200,7 @@ class Trainer:
         return seconds * tokens / own, own / seconds
 
     def validate(self) -> None:
-        """Measure, and keep the model as `best` if it is."""
+        """Validate the model, and keep it as `best` if its score is the best so far."""
         self.watch.flush()
         self.check_finite()
         state = self.state
@@ -273,7 +273,7 @@ class Trainer:
             )
 
     def describe_best(self) -> str:
-        """For the last line."""
+        """The best score and its update, for the last log line of the run."""
         if self.state.best_score is None:
             return "none: no validation was due"
         return (

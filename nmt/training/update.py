@@ -27,7 +27,7 @@ DIGEST_FACTOR = 0x9E3779B97F4A7C15  # odd, with bits all over: those of the gold
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """Tensors, so that nobody has to wait for the device."""
+    """The result of an update, as tensors, so that the host need not wait for the device."""
 
     update: int
     bad: Tensor  # 1.0 where the update was skipped because a number was not finite
@@ -199,7 +199,7 @@ class Updater:
         return digest
 
     def row(self, update: Update, sums: Tensor, norm: Tensor, bad: Tensor) -> Tensor:
-        """What this update adds to the sums of the log."""
+        """The terms that this update adds to the sums of the log."""
         own = torch.stack(
             [
                 torch.ones((), dtype=torch.float64, device=self.device),
@@ -248,7 +248,7 @@ def loss_inputs(batch: Batch, device: torch.device) -> tuple[Tensor, ...]:
 
 
 def split_batch(batch: Batch, pieces: int) -> list[Batch]:
-    """The sentences of a batch in up to so many batches, padded as before."""
+    """The sentences of a batch as at most `pieces` batches, with the padding unchanged."""
     if pieces == 1:
         return [batch]
     size = -(-len(batch.indices) // pieces)

@@ -1,7 +1,7 @@
-// Attention of whole batches, forward and backward, a head of a sentence at a time: its scores
+// Attention of whole batches, forward and backward, one head of one sentence at a time: its scores
 // become weights, and these their sums of values, without leaving the cache.
 //
-// Of the forward pass nothing is kept but two numbers a query; the weights are computed again. What
+// The forward pass keeps only two numbers per query; the weights are computed again. What
 // one head of one sentence gets does not depend on the others, nor on the number of threads, nor on
 // hidden keys at its end, for which nothing is computed.
 
@@ -37,7 +37,7 @@ typedef struct {
     const uint8_t *visible;
 } Seen;
 
-// What one thread works in: a part for each thing that is laid out or computed for a head.
+// The work memory of one thread: a part for each thing that is laid out or computed for one head.
 typedef struct {
     float *key_columns, *value_columns, *key_rows, *value_rows, *query_rows, *grad_output_rows;
     float *weights, *grad_weights, *row;
@@ -101,7 +101,7 @@ static Head find_head(const Attention *a, int64_t number) {
     return found;
 }
 
-// What the queries from `first` on may see; returns the highest number of keys.
+// Finds the keys that the queries from `first` on may see; returns the highest number of keys.
 static int64_t look_at_block(const Attention *a, const Head *head, int64_t first, int64_t rows,
                              Seen *seen) {
     int64_t most = 0;

@@ -24,7 +24,7 @@ static inline int is_size(int64_t count) { return 0 <= count && count <= MOST_SI
 
 static inline int are_threads(int64_t count) { return 0 < count && count <= 1024; }
 
-// Whether there is memory for so many numbers; none is needed for none.
+// Whether there is memory for `count` numbers; a count of 0 needs none.
 static inline int is_there(const void *memory, int64_t count) { return memory || count == 0; }
 
 // For interface.py.

@@ -56,7 +56,7 @@ typedef struct {
     LayerNorm final;
 } Stack;
 
-// What cross-attention of a layer reads.
+// The keys and values that cross-attention of a layer reads.
 typedef struct {
     float *keys;        // of each sentence [H][panels][D / H][PANEL]: PANEL keys side by side
     float *key_values;  // [R][2][D], of all source tokens
@@ -127,7 +127,7 @@ static void normalize_row(const float *x, int64_t dim, LayerNorm norm, float eps
     }
 }
 
-// What an attention kind does to the concatenated heads.
+// The norm that an attention kind applies to the concatenated heads.
 static void finish_heads(const Kind *kind, float *x, int64_t dim) {
     if (kind->norm == NO_NORM && !kind->gate) return;
     float mean = kind->norm == LAYER_NORM ? mean_of(x, dim, 0.0f) : 0.0f;
@@ -179,7 +179,7 @@ static void feed_forward(const Stack *stack, const FeedForward *layer, float *x,
 
 // --------------------------------------------------------------------------------- attention
 
-// Where the packed keys of a head of a sentence are: a sentence has less than PANEL keys of padding.
+// Where the packed keys of one head of a sentence are: it has less than PANEL keys of padding.
 static float *packed_keys(float *keys, const int64_t *starts, int64_t sentence, int64_t head,
                           int64_t dim, int64_t head_dim) {
     const int64_t start = starts[sentence], length = starts[sentence + 1] - start;
@@ -217,7 +217,7 @@ typedef struct {
     float **past;
 } Scratch;
 
-// Numbers that a thread needs for attention to at most so many keys; -1: beyond all memory.
+// Numbers that a thread needs for attention to at most `keys` keys; -1: beyond all memory.
 int64_t attention_scratch(int64_t keys) {
     if (!is_size(keys)) return -1;
     const int64_t pointers = 2 * keys, scores = MOST_ROWS * (int64_t)round_up((size_t)keys);
@@ -398,7 +398,7 @@ int64_t check_stack(const Stack *stack, int64_t cross) {
     return 0;
 }
 
-// Whether there is a workspace for so many rows, and for attention to so many keys.
+// Whether the workspace has room for `rows` rows, and for attention to `keys` keys.
 static int64_t check_workspace(const Stack *stack, const Workspace *work, int64_t rows,
                                int64_t keys) {
     REQUIRE(is_size(rows) && rows <= work->rows && are_threads(work->threads) && is_size(keys));
@@ -410,7 +410,7 @@ static int64_t check_workspace(const Stack *stack, const Workspace *work, int64_
     return 0;
 }
 
-// The same for whole sentences, which lie one behind the other.
+// Whether the workspace has room for whole sentences, which lie one behind the other.
 static int64_t check_sentences(const Stack *stack, const int64_t *starts, int64_t batch,
                                const Workspace *work) {
     int64_t longest = 0;

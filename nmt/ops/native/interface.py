@@ -54,7 +54,7 @@ class LayerNorm(Structure):
 
 
 class Kind(Structure):
-    """What distinguishes one attention kind from another, engine.c."""
+    """The score mapping and head norm of an attention kind, engine.c."""
 
     _fields_ = (
         ("map", c_int64),
@@ -105,7 +105,7 @@ class Stack(Structure):
 
 
 class Memory(Structure):
-    """What cross-attention of a layer reads, engine.c."""
+    """The keys and values that cross-attention of a layer reads, engine.c."""
 
     _fields_ = (("keys", c_void_p), ("key_values", c_void_p))
 
@@ -141,7 +141,7 @@ class Dropout(Structure):
 
 
 class Attention(Structure):
-    """What attention of whole batches takes, attention.c."""
+    """The arguments of attention over whole batches, attention.c."""
 
     _fields_ = (
         *((name, c_int64) for name in ("sentences", "heads", "queries", "keys", "width")),
@@ -157,7 +157,7 @@ class Attention(Structure):
 
 
 class Gradients(Structure):
-    """What the derivative of attention takes and writes, attention.c."""
+    """The gradients that the backward pass of attention reads and writes, attention.c."""
 
     _fields_ = tuple(
         (name, c_void_p) for name in ("grad_output", "query", "key", "value", "parameters")
@@ -165,7 +165,7 @@ class Gradients(Structure):
 
 
 class RmsBackward(Structure):
-    """What the derivative of the gated RMSNorm takes and writes, norms.c."""
+    """The arguments of the backward pass of the gated RMSNorm, norms.c."""
 
     _fields_ = (
         *(
@@ -177,7 +177,7 @@ class RmsBackward(Structure):
 
 
 class AddNorm(Structure):
-    """A sum that is normed, norms.c."""
+    """The arguments of LayerNorm(residual + dropout(x)), norms.c."""
 
     _fields_ = (
         *((name, c_int64) for name in ("rows", "width")),
@@ -274,7 +274,7 @@ def check_outcome(line: int, function: Any, _arguments: tuple[Any, ...]) -> None
 
 
 def check_size(size: int, function: Any, _arguments: tuple[Any, ...]) -> int:
-    """Raise for sizes that no memory has."""
+    """Raise for sizes that are beyond all memory."""
     if size < 0:
         raise MemoryError(f"{function.__name__}: the sizes are beyond all memory")
     return size
@@ -326,5 +326,5 @@ def optional_address(
     shape: Sequence[int] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> int | None:
-    """The same, or None for no tensor."""
+    """The address of a checked tensor, or None where there is no tensor."""
     return None if tensor is None else address(tensor, shape, dtype)

@@ -9,7 +9,7 @@
 
 INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// What is done at the end of a sum is done after its last part only.
+// Bias, ReLU and the like are applied after the last part of a sum only.
 static Result part_of_sum(Result to, bool first, bool last) {
     if (!first) to.more = true;
     if (!last) {

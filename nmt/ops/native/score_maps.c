@@ -46,7 +46,7 @@ static void softmax_again(RowState state, float *row, size_t count) {
         store(row + place, exponential(load(row + place) - state.top) * state.normalizer);
 }
 
-// What the weights at a threshold add up to, and how fast that falls with the threshold.
+// The sum of the weights at a threshold, and how fast it falls with the threshold.
 typedef struct {
     float total, slope;
 } Measure;

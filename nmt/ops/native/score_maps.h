@@ -25,7 +25,7 @@ enum ScoreMap {
 // Whether there is such a map, and it is defined for this parameter.
 bool is_score_map(int64_t map, float parameter);
 
-// What was found out about a row: enough to weigh the same scores again.
+// The state of a row: enough to compute its weights from the same scores again.
 typedef struct {
     float top;    // the highest score of a normalised map
     float normalizer;  // softmax: 1 / sum; sparsemax, entmax: the threshold below the top

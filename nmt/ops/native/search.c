@@ -1,4 +1,4 @@
-// What every step of a search asks of the logits.
+// The operations of a search step on logits: the normalizer, and the best continuations of a beam.
 
 #include "border.h"
 #include "vectors.h"

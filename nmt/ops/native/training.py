@@ -279,14 +279,14 @@ def multiply(
 
 @dataclass(frozen=True)
 class NormedSum:
-    """What the forward pass of `add_norm` leaves to its derivative."""
+    """The tensors that the forward pass of `add_norm` saves for its backward pass."""
 
     sums: Tensor  # [..., D]
     means: Tensor  # [...]
     scales: Tensor  # [...]
 
     def fields(self, gain: Tensor, mask: DropoutMask | None) -> interface.AddNorm:
-        """The same for the kernels."""
+        """The structure that the kernels take for these tensors."""
         width, rows = self.sums.shape[-1], self.sums.shape[:-1]
         return interface.AddNorm(
             *(self.means.numel(), width),
@@ -307,7 +307,7 @@ def add_norm(
     mask: DropoutMask | None,
     epsilon: float,
 ) -> tuple[Tensor, NormedSum]:
-    """LayerNorm(residual + dropout(x)) for x [..., D], and what its derivative needs."""
+    """LayerNorm(residual + dropout(x)) for x [..., D], and what its backward pass needs."""
     output, shape = torch.empty_like(x), x.shape[:-1]
     left = NormedSum(torch.empty_like(x), x.new_empty(shape), x.new_empty(shape))
     kernels().add_norm(

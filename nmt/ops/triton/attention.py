@@ -19,7 +19,7 @@ LARGEST_HEAD = 256  # Dh beyond which the tiles would not fit into the registers
 
 @dataclass(frozen=True)
 class FusedCall:
-    """What a call of the kernels has besides the projections."""
+    """The arguments of the kernels besides the projections."""
 
     heads: int
     map: int  # as mappings.py numbers them

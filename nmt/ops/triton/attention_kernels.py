@@ -31,7 +31,7 @@ NORMALISED = tl.constexpr(3)  # the last mapping whose rows sum to one
 
 @triton.jit
 def load_rows(base, rows, step, count, DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows [M, WIDTH] of a head; 0 beyond the last row and beyond DIM."""
+    """Rows [M, WIDTH] of one head; 0 beyond the last row and beyond DIM."""
     column = tl.arange(0, WIDTH)
     inside = rows[:, None] < count
     if WIDTH != DIM:
@@ -41,7 +41,7 @@ def load_rows(base, rows, step, count, DIM: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def store_rows(base, rows, step, count, x, DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """Write x [M, WIDTH] to the rows of a head."""
+    """Write x [M, WIDTH] to the rows of one head."""
     column = tl.arange(0, WIDTH)
     inside = rows[:, None] < count
     if WIDTH != DIM:
@@ -233,7 +233,7 @@ def gradient_tile(
 
 @triton.jit
 def parameter_sum(p, g, dp, parameter, MAP: tl.constexpr):
-    """What a tile adds to the gradient of the head's parameter; dp is less its mean."""
+    """The part of a tile in the gradient of the head's parameter; dp has its mean subtracted."""
     if MAP == ENTMAX:
         return tl.sum(tl.sum(beta_slope(p, g, parameter) * dp, 1), 0)
     else:

@@ -1,4 +1,4 @@
-"""What the Triton kernels share: products, accurate logarithms, and counter-based random bits."""
+"""Numerics of the Triton kernels: products, accurate logarithms, and counter-based random bits."""
 
 import os
 

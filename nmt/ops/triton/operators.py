@@ -1,4 +1,4 @@
-"""The kernels as operators of torch, each with a fake implementation and a derivative.
+"""The kernels as operators of torch, each with a fake implementation and a backward pass.
 
 So they are traced by torch.compile, checked by `torch.library.opcheck` and run on fake tensors.
 Shapes: B batch, H heads, Q queries, K keys, N rows, D width, V vocabulary.
@@ -84,7 +84,7 @@ def cached_attention(
     scale: float,
     fixed: float,
 ) -> Tensor:
-    """[B, Q, D] for query [B, H, Q, Dh], key and value [B, H, K, Dh], without a derivative."""
+    """[B, Q, D] for query [B, H, Q, Dh], key and value [B, H, K, Dh], without a backward pass."""
     heads = query.shape[1]
     call = make_call(visible, parameters, None, heads, mapping, scale, fixed, 0.0)
     return fused.attend(call, query, key, value)[0]

@@ -18,14 +18,14 @@ LEVELS = 1 << 32  # a dropout rate is rounded to a multiple of 1 / LEVELS
 
 
 class RowDropout(NamedTuple):
-    """The rate, and the seed [1] of the random bits on the device."""
+    """The dropout rate, and the seed [1] of the random bits on the device."""
 
     rate: float
     seed: Tensor
 
     @property
     def numbers(self) -> dict[str, float]:
-        """What the kernels compare the bits with, and the factor of what is kept."""
+        """The threshold that keeps an element's random bits, and the scale of kept elements."""
         dropped = round(self.rate * LEVELS)
         return {"least_kept": dropped, "keep_scale": LEVELS / (LEVELS - dropped)}
 
@@ -79,7 +79,7 @@ def gated_norm_backward(
 
 
 class AddNormResult(NamedTuple):
-    """The output of `add_norm`, and what its derivative needs."""
+    """The output of `add_norm`, and the tensors that its backward pass needs."""
 
     output: Tensor  # [N, D]
     sums: Tensor  # [N, D]
