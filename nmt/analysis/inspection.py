@@ -1,4 +1,4 @@
-"""What each validation of a run says about attention: measures, and the head that aligns words."""
+"""Inspects attention at each validation: its measures, and the head that aligns words best."""
 
 from dataclasses import asdict
 from itertools import islice

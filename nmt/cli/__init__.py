@@ -1,1 +1,1 @@
-"""One thin module a command."""
+"""The commands, one thin module per command."""

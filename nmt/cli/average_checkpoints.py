@@ -55,7 +55,7 @@ def build_parser() -> console.Parser:
 
 
 def average(arguments: argparse.Namespace) -> None:
-    """Choose, check, average, write."""
+    """Choose and check the checkpoints, average them and write the result."""
     paths, output = choose(arguments)
     for _ in range(ATTEMPTS):
         check_output(output, paths)
@@ -148,7 +148,7 @@ def is_average(path: Path) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the result is its exit code."""
+    """Run nmt-average-checkpoints; returns the exit code."""
     return console.run(build_parser(), average, argv)
 
 

@@ -147,7 +147,7 @@ def fail(program: str, message: str, exit_code: int) -> int:
 
 
 def describe_failure(error: OSError) -> str:
-    """What could not be read or written, and why; an error without a file name is of a stream."""
+    """The file that could not be read or written, and why; without a file name it is a stream."""
     reason = error.strerror or str(error)
     if error.filename is not None:
         return f"{error.filename}: {reason}"

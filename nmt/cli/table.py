@@ -130,7 +130,7 @@ def find_baseline(directory: Path, asked: str | None, *, rows: Sequence[str]) ->
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the result is its exit code."""
+    """Run nmt-table; returns the exit code."""
     return console.run(build_parser(), table, argv)
 
 

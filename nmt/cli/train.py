@@ -47,7 +47,7 @@ def build_parser() -> console.SettingsParser:
 
 
 def train(arguments: argparse.Namespace, *, until_exit: bool) -> int:
-    """Run the command; `until_exit`: nothing else follows in this process."""
+    """Run the command; `until_exit` says that nothing else follows in this process."""
     with StopRequest(until_exit=until_exit) as stop:
         return run(arguments, stop)
 
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace, stop: StopRequest) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The entry point; the exit code."""
+    """Run nmt-train; returns the exit code."""
     command = partial(train, until_exit=argv is None)
     return console.run(build_parser(), command, argv)
 

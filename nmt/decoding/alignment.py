@@ -28,7 +28,7 @@ NO_LINK = -1
 
 @dataclass(frozen=True)
 class AlignmentHead:
-    """Which weights make an alignment.
+    """The layer and head whose weights make an alignment.
 
     Training chooses one on the validation set and keeps it in the model's state.json. Without it
     the mean of all heads in the middle layer is taken, "shifted": a word is aligned by the
@@ -41,7 +41,7 @@ class AlignmentHead:
 
 
 def recommended_head(directory: Path) -> AlignmentHead:
-    """What `alignment_head` in a model's state.json says, or the default if it says nothing."""
+    """The `alignment_head` of a model's state.json, or the default if there is none."""
     path = directory / "state.json"
     if not path.exists():
         return AlignmentHead()

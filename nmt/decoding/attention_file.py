@@ -2,8 +2,8 @@
 
 For the output line n (from 1; the lines of an n-best list count one by one) an .npz file holds
 `cross/n`, float32 [layers, heads, target positions, source positions], and the pieces of both sides
-as `source/n` and `target/n`, the end token last. A .jsonl file has an object a line with the keys
-line, source, target and cross (nested lists of the same shape). Blank lines have empty arrays.
+as `source/n` and `target/n`, the end token last. A .jsonl file has one object per line, with the
+keys line, source, target and cross (nested lists of the same shape). Blank lines have empty arrays.
 """
 
 import contextlib

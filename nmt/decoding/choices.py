@@ -1,6 +1,6 @@
 """Choose the next tokens of a search step by sampling.
 
-Shapes: B sentences, K hypotheses of a sentence, V vocabulary, C candidates. Scores are sums of log
+Shapes: B sentences, K hypotheses per sentence, V vocabulary, C candidates. Scores are sums of log
 probabilities in float64; -inf marks a candidate that does not exist.
 """
 
@@ -20,7 +20,7 @@ def choose_samples(
     sampling: Sampling,
     uniform: Tensor,
 ) -> tuple[Candidates, Candidates]:
-    """A drawn continuation of each hypothesis: those that end, those that live on, [B, K] each.
+    """A sampled continuation of each hypothesis: those that end and those that go on, [B, K] each.
 
     `uniform` [B, K] holds the random numbers. Scores are those of the model, whatever the
     temperature and the filters.

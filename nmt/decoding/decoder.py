@@ -1,4 +1,4 @@
-"""Which implementation computes the steps of a translation: the engine in C, or torch."""
+"""Chooses the implementation that computes decoding steps: the engine in C, or torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

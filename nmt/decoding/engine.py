@@ -41,7 +41,7 @@ class Packer:
         shape: Sequence[int],
         dtype: torch.dtype = torch.float32,
     ) -> int | None:
-        """Where a tensor of this shape is, once it is contiguous; None stays None."""
+        """The address of a tensor of this shape, made contiguous first; None stays None."""
         if tensor is None:
             return None
         tensor = tensor.detach().contiguous()
@@ -85,7 +85,7 @@ class Packer:
         return interface.LayerNorm(self.keep(module.weight, (dim,)), self.keep(module.bias, (dim,)))
 
     def kind(self, core: AttentionCore, dim: int) -> interface.Kind:
-        """In what this attention differs from others."""
+        """The description of an attention kind that the kernels read."""
         mapping = core.mapping
         assert mapping.row_map is not None, "expected a mapping that the kernels have"
         parameters = torch.full((core.heads,), mapping.row_parameter)
@@ -174,9 +174,9 @@ class Engine:
         self.target_embedding = model.target_embedding.detach()
 
     def workspace(self, rows: int, *, keys: int, sentences: int = 0) -> "Workspace":
-        """Memory for the kernels to work in: for so many rows, and attention to so many keys.
+        """Scratch memory for the kernels, for `rows` rows that attend to at most `keys` keys.
 
-        Encoding needs some for whole sentences, too.
+        Encoding also needs some for whole `sentences`.
         """
         threads = torch.get_num_threads()
         attention = self.kernels.attention_scratch(keys)
@@ -196,7 +196,7 @@ class Engine:
         return Workspace(interface.Workspace(rows, threads, attention, *parts), keys, memory)
 
     def encode(self, sentences: Sequence[Sequence[int]], starts: Tensor) -> Tensor:
-        """Memory [R, D] of sentences, whose tokens lie one sentence behind the other."""
+        """The encoder output [R, D] of sentences, whose tokens are concatenated without padding."""
         tokens = torch.tensor(
             [token for sentence in sentences for token in sentence], dtype=torch.int64
         )
@@ -231,7 +231,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Memory for the kernels to work in: where its parts are, and the tensor that holds it."""
+    """Scratch memory for the kernels: the addresses of its parts, and the tensor that holds it."""
 
     fields: interface.Workspace
     keys: int  # of attention, at most
@@ -265,7 +265,7 @@ class EngineStep:
         )
 
     def remember(self, encoded: Tensor) -> ctypes.Array[interface.Memory]:
-        """What cross-attention reads, of all layers."""
+        """The keys and values of the cross-attention of all layers, from the encoder output."""
         engine = self.engine
         rows, layers, dim = len(encoded), engine.num_layers, engine.dim
         keys = encoded.new_empty(layers, rows + self.num_sentences * engine.packer.panel, dim)
@@ -321,7 +321,7 @@ class EngineStep:
             raise ValueError(f"expected tokens of {len(self.rows)} sentences, got {batch}")
 
     def workspace(self, rows: int) -> Workspace:
-        """Memory for a step of so many rows: that of the last one, if it suffices."""
+        """Scratch memory for a step of `rows` rows; reuses that of the last step if it suffices."""
         work, keys = self.work, max(self.longest, self.state.most_positions)
         if (
             work is None
@@ -336,7 +336,7 @@ class EngineStep:
         return work
 
     def open_chunk(self) -> None:
-        """Take memory for the next positions: no more than outputs get long."""
+        """Allocate memory for the next positions, but not beyond the longest output."""
         engine = self.engine
         shape = (self.num_sentences, engine.chunk, self.state.most_width, 2, engine.dim)
         self.past.append(torch.empty(engine.num_layers, *shape))

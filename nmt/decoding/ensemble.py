@@ -1,6 +1,6 @@
 """One model or several that translate together, as the step function that search asks.
 
-Shapes: B sentences, K hypotheses of a sentence, S source and T target positions, V vocabulary.
+Shapes: B sentences, K hypotheses per sentence, S source and T target positions, V vocabulary.
 """
 
 import math
@@ -27,8 +27,8 @@ LENGTH_MULTIPLE = 16
 # another path in MKL.
 BATCH_MULTIPLE = 4
 
-# And torch multiplies matrices of fewer than so many element products in yet another way; with
-# small heads the source is padded until the scores of a hypothesis are beyond that.
+# Torch has yet another path for matrix products of fewer multiplications than this. With small
+# heads the source is padded until the scores of a hypothesis take more of them.
 SMALL_PRODUCT = 400
 
 LOGIT_ROWS = 512  # positions whose logits are held at a time while scoring
@@ -53,7 +53,7 @@ class Member:
 
 
 def check_same_target(members: Sequence[Member], names: Sequence[str]) -> None:
-    """Complain of models whose outputs do not mean the same."""
+    """Raise for models that do not share one target vocabulary."""
     first = members[0].codec.target
     for member, name in zip(members, names, strict=True):
         if member.codec.target.vocabulary != first.vocabulary:
@@ -64,7 +64,7 @@ def check_same_target(members: Sequence[Member], names: Sequence[str]) -> None:
 
 
 def round_up(number: int, multiple: int) -> int:
-    """The next multiple."""
+    """The smallest multiple of `multiple` that is not below `number`."""
     return -(-number // multiple) * multiple
 
 
@@ -88,7 +88,7 @@ def decoder_input(target: Tensor) -> Tensor:
 
 
 class TorchStep:
-    """The step function of one model, by torch."""
+    """The step function of one model, computed by torch."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ def target_log_probabilities(
     multiple: int,
     device: torch.device | str,
 ) -> Tensor:
-    """[B, T] log probability of every token of the targets (with EOS), 0 in the padding."""
+    """The log probability [B, T] of every target token (with EOS), 0 in the padding."""
     output, target_visible = pad(targets, multiple=multiple, device=device)
     target_input = decoder_input(output)
     total: Tensor | None = None
@@ -198,7 +198,7 @@ def target_log_probabilities(
 def chosen_log_probabilities(
     output_layer: Callable[[Tensor], Tensor], hidden: Tensor, output: Tensor
 ) -> Tensor:
-    """[B, T] log probability of output [B, T]; the logits of all positions never exist at once."""
+    """The log probability [B, T] of output [B, T]; holds the logits of few positions at a time."""
     parts = []
     for states, tokens in zip(
         torch.split(hidden.flatten(0, 1), LOGIT_ROWS),

@@ -1,4 +1,4 @@
-"""A stream of lines through an engine into files: what the command does with its input."""
+"""Translates or scores a stream of lines and writes the results to files, for nmt-translate."""
 
 import contextlib
 import itertools
@@ -24,7 +24,7 @@ OnBadLine = Literal["error", "skip"]
 
 
 class LineTranslator(Protocol):
-    """A `Translator` or a `WorkerPool`."""
+    """The interface that `Translator` and `WorkerPool` share."""
 
     def translate_lines(
         self, lines: Sequence[Line], options: SearchOptions, details: Details
@@ -33,7 +33,7 @@ class LineTranslator(Protocol):
 
 
 class Scorer(Protocol):
-    """A `Translator`."""
+    """The interface for scoring, which `Translator` has."""
 
     def score_pairs(
         self, sources: Sequence[str], targets: Sequence[str], *, batch_tokens: int | None = None

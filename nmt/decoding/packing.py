@@ -1,11 +1,11 @@
-"""Linear layers made quick for CPU decoding: weights packed once, in float32 or in 8 bits.
+"""Fast linear layers for CPU decoding, with weights packed once, in float32 or in 8 bits.
 
 Search multiplies few rows (sentences x beam) with the same matrices again and again. MKL, behind
 torch's ordinary linear layer, is slow for few rows, and its results for 1 to 3 rows (up to 11 with
 several threads) differ in the last bit from those of many rows. oneDNN with weights laid out once
-is quicker at every size and gives a row the same bits whatever the rows around it, if there are two
-at least. Products of 8-bit integers are exact, and every row has its own scale: no dependence on
-the batch there either.
+is faster at every size. It gives a row the same bits whatever the other rows are, if there are at
+least two. Products of 8-bit integers are exact and every row has its own scale, so they do not
+depend on the batch either.
 """
 
 import warnings
@@ -41,7 +41,7 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with 8-bit weights, one scale an output; rows of the input get their own."""
+    """A linear layer with 8-bit weights; there is one scale per output and one per input row."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from nmt.decoding.translation import Failure
 
 @dataclass(frozen=True)
 class PairScore:
-    """How probable a target is, given its source."""
+    """The log probability of a target, given its source."""
 
     tokens: tuple[float, ...]  # log probability of each subword, the end token last
     num_dropped: int = 0  # subwords cut off at the end of an over-long source
@@ -27,11 +27,11 @@ class PairScore:
 
     @property
     def log_probability(self) -> float:
-        """Of the whole target."""
+        """The log probability of the whole target."""
         return sum(self.tokens)
 
     def score(self, power: float) -> float:
-        """What search would have reported with this length penalty."""
+        """The score that search would have reported with this length penalty."""
         return self.log_probability / float(length_penalty(len(self.tokens), power))
 
 

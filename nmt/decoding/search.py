@@ -3,7 +3,7 @@
 Search knows nothing of models: it asks a step function for logits and tells it which hypotheses to
 keep, so it is tested on hand-written tables. Greedy search is beam search with a beam of 1.
 
-Shapes: B sentences, K hypotheses of a sentence (the beam; a single one before the first step,
+Shapes: B sentences, K hypotheses per sentence (the beam; a single one before the first step,
 unless samples are drawn), V vocabulary, T tokens so far, C candidates, N wanted results.
 
 What beam search does: every step ranks the continuations of all hypotheses of a sentence. Those
@@ -42,7 +42,7 @@ LEAVE_SHARE = 0.05
 
 
 class StepFunction(Protocol):
-    """One more token for every hypothesis; remembers what each hypothesis has read so far."""
+    """Computes the next logits of every hypothesis, and remembers what each has read so far."""
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Read tokens [B, K], return logits [B, K, V] of the next; the caller may modify them."""
@@ -74,7 +74,7 @@ class Hypothesis:
 
 @dataclass
 class SearchState:
-    """What is known of the sentences still in the batch, T tokens into the search."""
+    """The state of the sentences that are still in the batch, after T tokens."""
 
     sentences: Tensor  # [B] position in the results
     over: Tensor  # [B] bool: nothing more is wanted of this sentence
@@ -96,7 +96,7 @@ class SearchState:
 
 
 def length_penalty(length: Tensor | float, power: float) -> Tensor:
-    """What the log probability of an output of this length (with end token) is divided by."""
+    """The divisor of the log probability of an output of this length (with the end token)."""
     return ((5.0 + torch.as_tensor(length, dtype=torch.float64)) / 6.0) ** power
 
 
@@ -167,7 +167,7 @@ def start_state(
     seeds: Sequence[int] | None,
     device: torch.device | str,
 ) -> SearchState:
-    """The state before the first step: one live hypothesis a sentence, `beam` when sampling."""
+    """The state before the first step: one live hypothesis per sentence, `beam` if sampling."""
     size, beam = len(max_lengths), 1 if options.sampling is None else options.width
     prefixes = prefixes or [()] * size
     for limit, prefix in zip(max_lengths, prefixes, strict=True):

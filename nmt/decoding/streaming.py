@@ -1,4 +1,4 @@
-"""Lines as they arrive: what is there is translated, and nobody waits for the end of the input."""
+"""Reads lines as they arrive, so that they are translated before the end of the input."""
 
 import os
 import select

@@ -30,13 +30,13 @@ class Translation:
 
     @property
     def failed(self) -> bool:
-        """Whether there is no result."""
+        """Whether the line has no translation."""
         return self.failure is not None
 
 
 @dataclass(frozen=True)
 class Details:
-    """What to return besides the text."""
+    """The results that are wanted besides the text."""
 
     alignment: AlignmentHead | None = None
     attention: bool = False

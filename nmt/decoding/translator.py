@@ -46,7 +46,7 @@ SYMBOLS = Symbols(start=BOS, end=EOS, never=(PAD, BOS, UNK))
 
 @dataclass(frozen=True)
 class _Sentence:
-    """A line as numbers: one source for each member, all with EOS."""
+    """A line as token ids: one source for each member, all with EOS."""
 
     line: Line
     sources: tuple[list[int], ...]
@@ -114,7 +114,7 @@ class Translator:
         *,
         max_source_length: int | None = None,
     ) -> Self:
-        """A translator for a model as it is now, and which is left so: for use while training."""
+        """A translator for a model in training, which it does not change."""
         return cls(
             [Member.of(model, codec, keep_model=True)],
             SearchOptions.of(decode_config),
@@ -199,7 +199,7 @@ class Translator:
         ]
 
     def _encode(self, line: Line) -> _Sentence:
-        """A line as numbers, cut to what the model was trained for; blank ones are only EOS."""
+        """A line as token ids, cut to what the model was trained for; blank ones are only EOS."""
         limit = self.max_source_length
         sources: list[list[int]] = []
         num_dropped = 0
@@ -359,13 +359,13 @@ class Translator:
 
 
 def length_multiple(options: SearchOptions) -> int:
-    """What source lengths are padded to a multiple of."""
+    """The number of which padded source lengths are multiples."""
     return 1 if options.fast else LENGTH_MULTIPLE
 
 
 @contextlib.contextmanager
 def evaluating(members: Sequence[Member]) -> Iterator[None]:
-    """The models without dropout; afterwards they are as they were."""
+    """Put the models into evaluation mode, and restore their mode afterwards."""
     training = [member for member in members if member.model.training]
     for member in training:
         member.model.eval()

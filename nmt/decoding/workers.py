@@ -1,4 +1,4 @@
-"""Several processes that translate at once, one thread each: the quickest way through a file."""
+"""Several processes that translate at once, one thread each: the fastest way through a file."""
 
 import logging
 import multiprocessing
@@ -115,7 +115,7 @@ class WorkerPool:
                     yield positions[index], translation
 
     def _receive(self, connection: Connection) -> list[tuple[int, Translation]]:
-        """What a worker found; complains when it has failed or is no more."""
+        """The translations of a worker; raises if the worker has failed or ended."""
         try:
             answer: Any = connection.recv()
         except (EOFError, OSError):

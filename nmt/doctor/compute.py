@@ -79,7 +79,7 @@ class DeviceTable:
 
 
 def examine_computer() -> Computer:
-    """This machine."""
+    """The machine that this process runs on."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     cores = os.cpu_count() or 1
     return Computer(
@@ -128,7 +128,7 @@ def examine_builds() -> list[Build]:
 
 
 def examine_operations(device: str) -> DeviceTable:
-    """What computes each operation on a device, decoding among them."""
+    """The implementations of each operation on a device, including decoding."""
     importlib.import_module("nmt.decoding.decoder")  # which adds an operation to the table
     try:
         return DeviceTable(device, verdicts(torch.device(device)))

@@ -22,7 +22,7 @@ from nmt.ops.environment import AUTO, requested_backend
 
 @dataclass(frozen=True)
 class Examination:
-    """What nmt-doctor reports."""
+    """The results that nmt-doctor reports."""
 
     installation: Installation
     computer: Computer
@@ -60,7 +60,7 @@ def devices_to_test(computer: Computer) -> list[str]:
 def find_warnings(
     installation: Installation, computer: Computer, tables: Sequence[DeviceTable]
 ) -> Iterator[str]:
-    """What works, but slowly, or may surprise."""
+    """One line for everything that works, but slowly or in a way that may surprise."""
     backend = requested_backend()
     if backend == AUTO:
         for table in tables:
@@ -82,7 +82,7 @@ def find_problems(
     tables: Sequence[DeviceTable],
     tests: Sequence[SmokeTest],
 ) -> Iterator[str]:
-    """What does not work: one line each."""
+    """One line for everything that does not work."""
     for package in installation.packages:
         if package.required and package.version is None:
             yield f"the package {package.name} is not installed; install nmt again"

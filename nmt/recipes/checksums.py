@@ -1,4 +1,4 @@
-"""Checksums of downloads: known beforehand, or recorded on first use and verified ever after."""
+"""Checksums of downloads: known beforehand, or recorded on first use and then always verified."""
 
 import datetime
 import hashlib
@@ -20,7 +20,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known of a file beforehand; None is unknown."""
+    """The known size and checksums of a file; None means unknown."""
 
     size: int | None = None
     sha256: str | None = None
@@ -29,7 +29,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Sums:
-    """What a file is."""
+    """The measured size and checksums of a file."""
 
     size: int
     sha256: str

@@ -44,7 +44,7 @@ ROMANIAN = str.maketrans("şţŞŢ", "șțȘȚ")
 
 @dataclass(frozen=True)
 class CleaningRules:
-    """What is done to text and which pairs are left out; lengths are in words, before subwords."""
+    """The rules of normalising text and leaving out pairs; lengths are in words, not subwords."""
 
     min_words: int = 1
     max_words: int = 250
@@ -98,8 +98,8 @@ def clean(
 ) -> CleaningReport:
     """Write the pairs of all parts that are left to two files, with several processes.
 
-    Memory is bounded by the chunks under way and, where duplicates are dropped, some 16 bytes a
-    pair. The result does not depend on the number of processes.
+    Memory is bounded by the chunks under way and, where duplicates are dropped, some 16 bytes
+    per pair. The result does not depend on the number of processes.
     """
     report = CleaningReport()
     seen = HashSet() if rules.duplicates == "drop" else None
@@ -175,7 +175,7 @@ def objection(rules: CleaningRules, source: str, target: str) -> str | None:
 
 
 def count_words(text: str) -> float:
-    """The number of words between blanks, Chinese being counted by its characters."""
+    """The number of space-separated words; Chinese is counted by its characters."""
     words = len(text.split(" ")) if text else 0
     if text.isascii() or not (han := len(HAN.findall(text))):
         return words
@@ -222,7 +222,7 @@ def make_normalizer(rules: CleaningRules, language: str) -> Callable[[str], str]
 
 
 def remove_non_printing(text: str) -> str:
-    """The text with a blank for each control, format, private or unassigned character."""
+    """The text with a space for each control, format, private or unassigned character."""
     if text.isprintable():
         return text
     return "".join(" " if unicodedata.category(c)[0] == "C" else c for c in text)

@@ -65,7 +65,7 @@ class Note:
 
     @property
     def validator(self) -> str | None:
-        """What the server has to recognise to continue; None: it cannot be continued safely."""
+        """The validator to send in order to continue; None if continuing is not safe."""
         if self.total is None:
             return None
         if self.etag is not None and not self.etag.startswith("W/"):

@@ -27,7 +27,7 @@ class HashSet:
         return self._count
 
     def add(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Add all; says of each whether it is new (of equal ones the first alone is)."""
+        """Add hashes; returns for each whether it is new. Of equal ones only the first is new."""
         while 2 * (self._count + len(hashes)) > len(self._table):
             self._grow()
         unique, first = np.unique(hashes, return_index=True)

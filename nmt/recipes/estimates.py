@@ -8,10 +8,10 @@ from nmt.config.config import Config, ModelConfig
 from nmt.data.encoding import available_cores
 
 VOCABULARY = 32_000  # when it is not known yet
-GPU_FLOPS = (36e12, 96e12)  # matrix products a second of one, slow and quick
-GPU_EFFICIENCY = 0.85  # of several together
+GPU_FLOPS = (36e12, 96e12)  # operations per second of one GPU, slow and fast
+GPU_EFFICIENCY = 0.85  # of several GPUs together
 CPU_FLOPS = (30e9, 50e9)  # of one core
-LINES = (1_000, 2_500)  # a second that one core cleans, tokenises and encodes
+LINES = (1_000, 2_500)  # per second that one core cleans, tokenises and encodes
 
 
 def flops_per_token(model: ModelConfig, vocabulary: int = VOCABULARY) -> float:

@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What there is of a run; scores and their signatures by the name of the metric."""
+    """The results of a run; scores and their signatures are by the name of the metric."""
 
     seed: int
     status: Literal["scored", "diverged", "missing"]
@@ -63,7 +63,7 @@ def make_grid(
     without: Sequence[str] = (),
     provided: Path | None = None,
 ) -> list[list[Cell]]:
-    """For each variant (no names: all) its runs, one a seed (no seeds: that of the config).
+    """The runs of each variant (no names: all), one per seed (no seeds: that of the config).
 
     The run with the seed of the config is the one that `run.sh VARIANT` makes; others are beside
     it. `runs` is another directory for all of them.
@@ -148,7 +148,7 @@ def record_divergence(run: Run) -> None:
 
 
 def read_status(run: Run) -> Literal["scored", "diverged", "missing"]:
-    """What has become of a run."""
+    """Whether a run has scores, has diverged, or is missing."""
     if training_status(run) == "diverged":
         return "diverged"
     if scores_path(run).exists():
@@ -189,7 +189,7 @@ def read_scores(path: Path) -> list[dict[str, Any]]:
 
 
 def count_parameters(run: Run) -> int | None:
-    """The numbers in a model of the run, by the header of its file; None without a model.
+    """The number of parameters of a run's model, from its file header; None without a model.
 
     Tied tables are stored once, and nothing is stored that is not trained.
     """

@@ -1,4 +1,4 @@
-"""What a recipe says: where the data of a task is, how it is cleaned, what it is tested on.
+"""The content of a recipe: where a task's data is, how it is cleaned, what it is tested on.
 
 A recipe is a TOML file; its keys are the fields of the classes below. A place is written as
 `FILE`, or `ARCHIVE -> MEMBER`, or `PART + PART -> MEMBER` for an archive in several parts.
@@ -33,7 +33,7 @@ class File:
 
     @property
     def expected(self) -> Expected:
-        """What is known of its content."""
+        """The known size and checksums of the file."""
         return Expected(self.size, self.sha256, self.md5)
 
     @property

@@ -1,4 +1,4 @@
-"""The test sets of the WMT campaigns out of their SGML wrapping: one segment a line, in order."""
+"""The test sets of the WMT campaigns out of their SGML wrapping: one segment per line, in order."""
 
 import re
 from dataclasses import dataclass

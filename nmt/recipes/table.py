@@ -58,7 +58,7 @@ class Row:
 
     @property
     def difference(self) -> float | None:
-        """BLEU less the paper's."""
+        """Our BLEU minus the paper's."""
         bleu = self.summary(BLEU)
         if bleu is None or self.paper is None or self.paper.bleu is None:
             return None
@@ -154,9 +154,9 @@ def signature_field(signature: str, name: str) -> str:
 
 
 def read_paper(path: Path) -> dict[str, PaperScore]:
-    """The paper's numbers by variant from a table parted by tabs; a dash: training failed there.
+    """The paper's numbers by variant, from a tab-separated table.
 
-    A file that does not exist says nothing.
+    A dash means that training failed there. A file that does not exist gives no numbers.
     """
     if not path.exists():
         return {}
