@@ -51,6 +51,9 @@ class LoadedModel:
     path: Path
 
 
+MOST_READS = 100  # of a directory that is replaced again and again
+
+
 class ModelDirectory:
     """How a model directory becomes a model."""
 
@@ -58,16 +61,18 @@ class ModelDirectory:
     def load(path: Path, *, verify: bool = True) -> LoadedModel:
         """The model in evaluation mode; every file that is read is verified while it is read.
 
-        A directory that is replaced while we read it (a better `best`) is read again.
+        A directory that is replaced while it is read (a better `best`) is read again, up to
+        MOST_READS times.
         """
-        while True:
+        for read in range(1, MOST_READS + 1):
             place = settled(path) or path
             before = identity(place)
             try:
                 return read_model(place, verify=verify)
             except UserError:
-                if identity(settled(path) or path) == before:
+                if read == MOST_READS or identity(settled(path) or path) == before:
                     raise
+        raise AssertionError("the last read returns or raises")
 
 
 def identity(path: Path) -> tuple[int, int] | None:
