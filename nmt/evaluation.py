@@ -1,4 +1,4 @@
-"""Scores of translations that others can reproduce: SacreBLEU's metrics and multi-bleu.perl's.
+"""Scores that others can reproduce: SacreBLEU's metrics and multi-bleu.perl's.
 
 `references` is always one list of lines, or several such lists for several references per line.
 Every list has as many lines as the hypotheses.

@@ -1,4 +1,4 @@
-"""Writes a model in the format of CTranslate2, which runs softmax Transformers without torch.
+"""Models in the format of CTranslate2, which translates without torch.
 
 All that CTranslate2 would otherwise choose itself is written out: the position encodings, the scale
 of the embeddings, the epsilon of the layer norms, the control symbols and the one that begins an

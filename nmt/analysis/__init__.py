@@ -1,1 +1,1 @@
-"""Looking inside: what attention does."""
+"""Measures, alignments, filters, figures and a report of what attention does."""

@@ -1,1 +1,1 @@
-"""Benchmarks: one module each, run by nmt-bench."""
+"""Speed and memory of training, decoding and attention."""

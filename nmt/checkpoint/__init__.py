@@ -1,1 +1,1 @@
-"""Verified, atomic model directories."""
+"""The checkpoints of a run, model directories, averages."""

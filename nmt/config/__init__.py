@@ -1,1 +1,1 @@
-"""Configuration: YAML files to checked, frozen dataclasses."""
+"""YAML files to checked, frozen dataclasses; the table of attention kinds."""

@@ -1,1 +1,1 @@
-"""Text, subwords, prepared data and batches."""
+"""Text to words, subwords, token ids and batches."""

@@ -1,1 +1,1 @@
-"""From a trained model to translations."""
+"""Search over a step function, the engine in C, translator and scorer."""

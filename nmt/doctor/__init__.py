@@ -1,1 +1,1 @@
-"""Examines an installation: what is there, which implementations run, whether they compute."""
+"""Examines an installation: what is there, what runs, whether it works."""

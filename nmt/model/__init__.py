@@ -1,1 +1,1 @@
-"""The Transformer and its attention kinds."""
+"""The Transformer: attention, layers, cache, observers."""

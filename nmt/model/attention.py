@@ -5,8 +5,9 @@ Shapes: B batch, H heads, Q queries, K keys, D width, Dh = D / H.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,14 @@ from nmt.model.norms import HeadNorm
 from nmt.ops.attention import attention, cached_attention
 from nmt.ops.attention_call import AttentionCall
 from nmt.ops.masking import InPlaceMask
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention sublayer of a model; layers count from 0."""
+
+    type: Literal["encoder_self", "decoder_self", "cross"]
+    layer: int
 
 
 class KeyValue(NamedTuple):

@@ -2,29 +2,20 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from nmt.model.transformer import Transformer
+from nmt.model.attention import Site
+from nmt.model.transformer import Transformer
 
-
-@dataclass(frozen=True)
-class Site:
-    """One attention sublayer of a model; layers count from 0."""
-
-    type: Literal["encoder_self", "decoder_self", "cross"]
-    layer: int
-
+__all__ = ["Observer", "Site", "learned_parameters", "observe_attention"]
 
 Observer = Callable[[Site, Tensor, Tensor], None]
 
 
 @contextmanager
-def observe_attention(model: "Transformer", observer: Observer) -> Iterator[None]:
+def observe_attention(model: Transformer, observer: Observer) -> Iterator[None]:
     """Call `observer(site, weights, visible)` for every attention while the context lasts.
 
     weights are [B, H, Q, K] as used, before dropout; visible is a boolean broadcastable to them.
@@ -42,7 +33,7 @@ def observe_attention(model: "Transformer", observer: Observer) -> Iterator[None
             core.observer = before[site]
 
 
-def learned_parameters(model: "Transformer") -> dict[Site, dict[str, Tensor]]:
+def learned_parameters(model: Transformer) -> dict[Site, dict[str, Tensor]]:
     """The learned parameters of each sublayer's heads, [H] by reported name, detached."""
     reports = {site: one.core.weights.report() for site, one in model.attentions().items()}
     return {site: report for site, report in reports.items() if report}

@@ -11,11 +11,10 @@ from torch.nn import functional
 
 from nmt.config.config import ModelConfig
 from nmt.errors import ConfigError
-from nmt.model.attention import CrossAttention, SelfAttention
+from nmt.model.attention import CrossAttention, SelfAttention, Site
 from nmt.model.cache import DecoderCache
 from nmt.model.embeddings import PositionalInput
 from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer
-from nmt.model.observe import Site
 
 
 def causal(length: int, device: torch.device) -> Tensor:

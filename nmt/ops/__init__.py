@@ -1,1 +1,1 @@
-"""Numerics with several implementations: an operation per file, chosen in backend.py."""
+"""Numerics with several implementations, chosen in one table."""

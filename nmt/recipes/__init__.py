@@ -1,1 +1,1 @@
-"""Recipes: from a blank machine to the results of a paper, stage by stage."""
+"""Download, cleaning, stages, grids and tables of whole tasks."""

@@ -1,1 +1,1 @@
-"""How everything that lasts is written: whole, synced, verified; nothing here knows of models."""
+"""Atomic and synced writing of files and directories; manifest, lock, tensors."""

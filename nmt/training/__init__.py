@@ -1,1 +1,1 @@
-"""The training loop and what it needs."""
+"""The training loop: update, loss, schedule, resume, metrics."""

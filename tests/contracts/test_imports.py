@@ -2,11 +2,13 @@
 
 import ast
 import importlib
+import importlib.util
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -44,13 +46,18 @@ COMMANDS = sorted(
 )
 
 
-def imported_names(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def load_script(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(
+        name, PACKAGE.parent / "scripts" / f"{name}.py"
+    )
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+import_graph = load_script("import_graph")
 
 
 def part(path: Path) -> str:
@@ -60,13 +67,33 @@ def part(path: Path) -> str:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path: Path) -> None:
     own = part(path)
-    used = {name.split(".")[1] for name in imported_names(path) if name.startswith("nmt.")}
+    used = {name.split(".")[1] for name in import_graph.imports(path) if name.startswith("nmt.")}
     assert used - {own} <= MAY_IMPORT[own]
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports inside functions and those for types count, but for the package's own lazy names."""
+    graph = import_graph.module_graph()
+    graph["nmt"] = set()
+    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the modules
+
+
+def test_the_allowed_imports_are_those_in_use() -> None:
+    rooms = import_graph.room_graph()
+    assert set(rooms) == set(MAY_IMPORT)
+    list(TopologicalSorter(MAY_IMPORT).static_order())
+
+
+def test_the_picture_in_the_readme_is_the_import_graph() -> None:
+    text = import_graph.README.read_text(encoding="utf-8")
+    assert import_graph.written_picture(text) == import_graph.picture(), (
+        "run python scripts/import_graph.py --write"
+    )
 
 
 def test_nothing_is_unpickled_or_evaluated() -> None:
     for path in MODULES:
-        names = {name.split(".")[0] for name in imported_names(path)}
+        names = {name.split(".")[0] for name in import_graph.imports(path)}
         assert not names & {"pickle", "marshal", "shelve", "dill"}, path
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
