@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.ops import cuda
+from nmt.ops import cuda_attention
 from nmt.ops.attention_call import AttentionCall, split_heads
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.blockwise import BlockwiseAttention
@@ -159,8 +159,8 @@ attention = Operation(
         Implementation(
             "triton",
             "fused kernels in Triton",
-            cuda.attention,
-            accepts=cuda.refuses_attention,
+            cuda_attention.attention,
+            accepts=cuda_attention.refuses_attention,
             prefers=lambda call, *_rest: (
                 "scaled_dot_product_attention is faster" if call.mapping.is_softmax else None
             ),
@@ -265,10 +265,10 @@ cached_attention = Operation(
         Implementation(
             "triton",
             "fused kernel in Triton",
-            lambda call, query, key, value, mask, parameters: cuda.cached_attention(
+            lambda call, query, key, value, mask, parameters: cuda_attention.cached_attention(
                 call, query, key, value, None if mask is None else mask.visible, parameters
             ),
-            accepts=cuda.refuses_cached_attention,
+            accepts=cuda_attention.refuses_cached_attention,
         ),
         Implementation(
             "torch",

@@ -1,13 +1,12 @@
 """The kernels in Triton as implementations of operations on CUDA devices.
 
 Triton is imported by the first call that needs it: on a CPU it is never needed. Shapes: B batch, H
-heads, Q queries, K keys, N rows, D width, V vocabulary.
+heads, Q queries, K keys, N rows, D width, V vocabulary. Attention is in cuda_attention.py.
 """
 
 import importlib.util
 import os
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,13 +14,8 @@ from torch import Tensor
 from nmt.ops.backend import Costly
 from nmt.ops.native.interface import RowMap
 
-if TYPE_CHECKING:
-    from nmt.ops.attention_call import AttentionCall
-
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-LARGEST_HEAD = 128  # beyond it, a tile of keys and values does not fit into the registers
 LARGEST_ROW = 1 << 14  # numbers of a row that one program holds
-MOST_WEIGHTS = 1 << 31  # per head: dropout numbers them with 32 bits
 
 
 @cache
@@ -49,102 +43,9 @@ def triton_refusal(*tensors: Tensor | None) -> str | None:
     return missing_triton()
 
 
-def mapping_refusal(call: "AttentionCall", head_dim: int, queries: int, keys: int) -> str | None:
-    """Why a call of attention has no fused kernel, or None."""
-    if call.mapping.row_map in (None, RowMap.TOP_K):
-        return f"{call.mapping} has no kernel in Triton"
-    if call.observer is not None:
-        return "it never shows its weights to an observer"
-    if head_dim > LARGEST_HEAD:
-        return f"expected heads of width {LARGEST_HEAD} at most, got {head_dim}"
-    return None if queries * keys < MOST_WEIGHTS else "there are too many weights of a head"
-
-
-def refuses_attention(
-    call: "AttentionCall",
-    projections: tuple[Tensor, ...],
-    _visible: Tensor | None,
-    _parameters: tuple[Tensor, ...],
-) -> str | None:
-    """Why fused attention cannot be taken, or None."""
-    width = sum(projection.shape[-1] for projection in projections) // (3 * call.heads)
-    queries, keys = projections[0].shape[1], projections[-1].shape[1]
-    return mapping_refusal(call, width, queries, keys) or triton_refusal(*projections)
-
-
 def draw_seed(rate: float, device: torch.device) -> Tensor | None:
     """A seed [1] of dropout's random bits, drawn on the device; None: nothing is dropped."""
     return torch.randint(1 << 62, (1,), device=device) if rate > 0.0 else None
-
-
-def row_map_number(call: "AttentionCall") -> int:
-    """The mapping as the kernels number it."""
-    assert call.mapping.row_map is not None
-    return int(call.mapping.row_map)
-
-
-def attention(
-    call: "AttentionCall",
-    projections: tuple[Tensor, ...],
-    visible: Tensor | None,
-    parameters: tuple[Tensor, ...],
-) -> Tensor:
-    """[B, Q, D]: no scores or weights in memory, forward or backward."""
-    from nmt.ops.triton import operators
-
-    output: Tensor = operators.attention(
-        [projection.contiguous() for projection in projections],
-        visible,
-        parameters[0].float() if parameters else None,
-        draw_seed(call.dropout, projections[0].device),
-        call.heads,
-        row_map_number(call),
-        call.scale,
-        call.mapping.row_parameter,
-        call.dropout,
-    )[0]
-    return output
-
-
-def refuses_cached_attention(
-    call: "AttentionCall",
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    _visible: Tensor | None,
-    _parameters: tuple[Tensor, ...],
-) -> str | None:
-    """Why fused attention cannot be taken while decoding, or None."""
-    if torch.is_grad_enabled() or call.dropout > 0.0:
-        return "while decoding it has neither gradients nor dropout"
-    if key.stride() != value.stride():
-        return "expected keys and values that lie alike"
-    refusal = mapping_refusal(call, query.shape[3], query.shape[2], key.shape[2])
-    return refusal or triton_refusal(query, key, value)
-
-
-def cached_attention(
-    call: "AttentionCall",
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    visible: Tensor | None,
-    parameters: tuple[Tensor, ...],
-) -> Tensor:
-    """[B, Q, D] in one launch."""
-    from nmt.ops.triton import operators
-
-    output: Tensor = operators.cached_attention(
-        query,
-        key,
-        value,
-        visible,
-        parameters[0].float() if parameters else None,
-        row_map_number(call),
-        call.scale,
-        call.mapping.row_parameter,
-    )
-    return output
 
 
 def refuses_head_norm(z: Tensor, gain: Tensor | None, gate: Tensor | None, norm: str) -> str | None:
