@@ -210,7 +210,7 @@ def test_data_from_the_server_to_prepared(served, tmp_path, capfd, name, toml):
         assert reference == sentences(target, 12, seed)
         assert len(lines_of(world.data / f"{text_set.name}.{source}")) == 12
     prepared = tmp_path / "runs" / world.task / "prepared" / "MANIFEST.json"
-    assert json.loads(prepared.read_bytes())["corpora"]["train"]["pairs"] == len(train[0])
+    assert json.loads(prepared.read_bytes())["about"]["corpora"]["train"]["pairs"] == len(train[0])
     assert not (world.data / "unpacked").exists()
     printed = capfd.readouterr().err
     assert "estimate: " in printed
