@@ -116,9 +116,12 @@ def test_a_job_whose_time_is_up_before_it_has_begun_is_queued_again(
 
 
 def workers_of(job: str) -> list[str]:
-    launcher = subprocess.run(["pgrep", "-f", f"rdzv-id={job} "], capture_output=True, text=True)
-    command = ["pgrep", "-P", launcher.stdout.replace("\n", ",") + "0"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.split()
+    launchers = pgrep("-f", f"rdzv-id={job} ")
+    return pgrep("-P", ",".join(launchers)) if launchers else []
+
+
+def pgrep(*options: str) -> list[str]:
+    return subprocess.run(["pgrep", *options], capture_output=True, text=True).stdout.split()
 
 
 def test_a_job_that_fails_is_not_queued_again(tmp_path: Path, cluster: dict[str, str]) -> None:
