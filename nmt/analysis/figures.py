@@ -15,7 +15,14 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from nmt.analysis.plotting import COLOURS, GREY, legend, look, new_figure, png, styled
-from nmt.analysis.results import TYPES, Analysis, ModelResult, diversity
+from nmt.analysis.results import (
+    LANDMARKS,
+    TYPES,
+    Analysis,
+    ModelResult,
+    diversity,
+    learned_names,
+)
 
 NULL_COLOUR = "#F6D3B3"
 POSITIVE = LinearSegmentedColormap.from_list("positive", ["#DCEAF6", "#5B9CCB", "#08306B"])
@@ -58,7 +65,7 @@ def all_pictures(analysis: Analysis, heads: Sequence[HeadWeights]) -> list[Pictu
             null_picture(analysis),
             *(heads_picture(number, one) for number, one in enumerate(heads)),
             density_picture(analysis),
-            alpha_picture(analysis),
+            *(learned_picture(analysis, name) for name in learned_names(analysis.models)),
         ]
     return [picture for picture in pictures if picture is not None]
 
@@ -253,28 +260,27 @@ def usual_range(shares: npt.NDArray[np.float64]) -> int:
     return int(np.searchsorted(np.cumsum(shares), 0.99))
 
 
-def alpha_picture(analysis: Analysis) -> Picture | None:
-    """The learned alphas of all heads (second paper)."""
+def learned_picture(analysis: Analysis, name: str) -> Picture:
+    """A learned parameter of all heads (the alphas of the second paper)."""
     figure = new_figure(9.0, 3.0)
-    panels = three_panels(figure, "learned alpha")
+    panels = three_panels(figure, f"learned {name}")
+    landmarks = LANDMARKS.get(name, {})
     learning: dict[str, Any] = {}
     for number, model in enumerate(analysis.models):
         for type_, axes in panels.items():
             for layer, numbers in enumerate(model.layers(type_)):
-                alphas = numbers["heads"].get("alpha")
-                if not alphas:
-                    continue
-                learning[model.name] = Line2D([], [], **look(number), linestyle="none")
+                values = numbers["heads"].get(name, [])
+                if values:
+                    learning[model.name] = Line2D([], [], **look(number), linestyle="none")
                 # Side by side, so that equal values stay visible.
-                places = layer + np.linspace(-0.22, 0.22, len(alphas))
-                axes.plot(places, alphas, **look(number), linestyle="none", alpha=0.8)
-    if not learning:
-        return None
+                places = layer + np.linspace(-0.22, 0.22, len(values))
+                axes.plot(places, values, **look(number), linestyle="none", alpha=0.8)
     for type_, axes in panels.items():
         deepest = max(len(model.layers(type_)) for model in analysis.models)
         axes.set_xlim(-0.5, deepest - 0.5)
-        axes.set_ylim(0.97, 2.03)
-        for value, kind in ((1.0, "softmax"), (1.5, "1.5-entmax"), (2.0, "sparsemax")):
+        if landmarks:
+            axes.set_ylim(min(landmarks) - 0.03, max(landmarks) + 0.03)
+        for value, kind in landmarks.items():
             axes.axhline(value, color="#AAAAAA", linewidth=1.0, linestyle=":", zorder=1)
             if type_ == "cross":
                 axes.annotate(
@@ -282,7 +288,7 @@ def alpha_picture(analysis: Analysis) -> Picture | None:
                 )
     legend(figure, learning)
     caption = "One marker per head; the heads of a layer are side by side, in order"
-    return Picture("alpha", "Learned alpha", caption, png(figure))
+    return Picture(name, f"Learned {name}", caption, png(figure))
 
 
 def heads_picture(number: int, shown: HeadWeights) -> Picture:

@@ -8,7 +8,6 @@ share a batch. Query i of the decoder reads token i of `target_input` and predic
 Shapes: B sentences, S source positions, T target positions (both with EOS), H heads.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +20,11 @@ from torch import Tensor
 
 from nmt.checkpoint.model_directory import LoadedModel
 from nmt.data.codec import Segmentation
-from nmt.data.text import BadLine, Pair
+from nmt.data.text import BadLine, Pair, side_by_side
 from nmt.decoding.batching import length_batches
 from nmt.decoding.ensemble import chosen_log_probabilities, decoder_input, pad
 from nmt.decoding.streaming import always, windows
-from nmt.errors import DataError, UserError
+from nmt.errors import UserError
 from nmt.model.observe import Observer, Site, observe_attention
 from nmt.model.transformer import Transformer
 
@@ -213,17 +212,7 @@ def read_side_by_side(
     source: Path, target: Path, reader: Callable[[Path], Iterator[AnyLine]]
 ) -> Iterator[tuple[AnyLine, AnyLine]]:
     """The lines of two files, with blank ones; line n goes with line n."""
-    counts = [0, 0]
-    for left, right in itertools.zip_longest(reader(source), reader(target)):
-        counts[0] += left is not None
-        counts[1] += right is not None
-        if left is not None and right is not None:
-            yield left, right
-    if counts[0] != counts[1]:
-        raise DataError(
-            f"{source} has {counts[0]} lines but {target} has {counts[1]}: "
-            "line n of one side must translate line n of the other"
-        )
+    return side_by_side(reader(source), reader(target), (str(source), str(target)))
 
 
 def derangement(count: int, *, seed: int) -> npt.NDArray[np.int64]:

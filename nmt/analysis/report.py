@@ -20,14 +20,14 @@ import numpy.typing as npt
 from nmt.analysis.figures import PICTURED_HEADS, HeadWeights, Picture
 from nmt.analysis.pairs import PairAttention
 from nmt.analysis.plotting import COLOURS
-from nmt.analysis.results import TYPES, Analysis, ModelResult
+from nmt.analysis.results import TYPES, Analysis, ModelResult, learned_names
 from nmt.data.codec import Codec, Segmentation, SideCodec
 from nmt.model.observe import Site
 from nmt.tables import Table
 
 LEVELS = 127  # levels of the absolute value of a weight, in a signed byte
 SCRIPTS = ("weights.js", "panel.js", "heads.js", "page.js")
-MEASURES = ("null_rate", "shuffled_null_rate", "sparsity", "entropy", "alpha")
+MEASURES = ("null_rate", "shuffled_null_rate", "sparsity", "entropy")
 PICTURED_LENGTH = 14  # subwords of a sentence that makes a readable figure
 BEGINNING = 70  # characters shown in the list of sentences
 
@@ -47,6 +47,7 @@ def build_report(
     data = {
         "summary": summary(analysis),
         "types": TYPES,
+        "learned": learned_names(analysis.models),
         "sentences": [f"{place + 1}: {shorten(texts[place])}" for place in places],
         "models": [
             model_data(number, model, codec, [seen.get(place) for place in places])
@@ -139,7 +140,7 @@ def layer_measures(model: ModelResult, type_: str) -> list[dict[str, list[float]
     result = []
     for number, layer in enumerate(model.layers(type_)):
         measures: dict[str, list[float]] = {}
-        for key in MEASURES:
+        for key in (*MEASURES, *learned_names([model])):
             values = layer["heads"].get(key)
             if values:
                 measures[key] = [*values, layer.get(key, float(np.mean(values)))]

@@ -1,5 +1,6 @@
 """The results of an analysis as plain numbers, for JSON, tables, figures and the report."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,9 @@ TYPES = {
     "decoder_self": "decoder self-attention",
     "cross": "cross-attention",
 }
+MEASURED = ("sparsity", "null_rate", "shuffled_null_rate", "entropy", "density")  # by head
+# Values of learned parameters at which a kind is another one.
+LANDMARKS = {"alpha": {1.0: "softmax", 1.5: "1.5-entmax", 2.0: "sparsemax"}}
 
 
 @dataclass(frozen=True)
@@ -18,8 +22,8 @@ class ModelResult:
     """The measures of one model.
 
     `statistics` holds a `SiteStatistics.summary` by type of attention and `layer_N`, with
-    `shuffled_null_rate` and the heads' `alpha` where these exist. `aer` is the table of a
-    `GoldComparison`, or None without gold links.
+    `shuffled_null_rate` and the learned parameters of the heads where these exist. `aer` is the
+    table of a `GoldComparison`, or None without gold links.
     """
 
     name: str
@@ -68,6 +72,13 @@ def without_noise(value: Any) -> Any:
     if isinstance(value, list):
         return [without_noise(item) for item in value]
     return value
+
+
+def learned_names(models: Sequence[ModelResult]) -> list[str]:
+    """The names of the parameters that heads of these models have learned, such as alpha."""
+    layers = (layer for model in models for type_ in TYPES for layer in model.layers(type_))
+    names = dict.fromkeys(name for layer in layers for name in layer["heads"])
+    return [name for name in names if name not in MEASURED]
 
 
 def diversity(layer: dict[str, Any]) -> float:

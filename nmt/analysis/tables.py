@@ -6,7 +6,15 @@ Rates are in percent and entropies in nats.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nmt.analysis.results import TYPES, Analysis, ModelResult, diversity, mean_density
+from nmt.analysis.results import (
+    LANDMARKS,
+    TYPES,
+    Analysis,
+    ModelResult,
+    diversity,
+    learned_names,
+    mean_density,
+)
 from nmt.tables import Table, escape_markdown
 
 NOTHING = "–"
@@ -60,7 +68,7 @@ def all_tables(analysis: Analysis) -> list[Table]:
             value=lambda layer: float(layer["entropy"]),
             digits=2,
         ),
-        *alpha_tables(models),
+        *(learned_table(models, name) for name in learned_names(models)),
     ]
 
 
@@ -232,25 +240,24 @@ def null_tables(models: Sequence[ModelResult]) -> list[Table]:
     return [Table(columns, rows, labels=3, title="Null rate (Figure 6)", note=note)]
 
 
-def alpha_tables(models: Sequence[ModelResult]) -> list[Table]:
-    """The learned alphas: mean, lowest and highest of the heads."""
+def learned_table(models: Sequence[ModelResult], name: str) -> Table:
+    """A learned parameter: mean, lowest and highest of the heads."""
     rows = []
     for model in models:
         for type_, type_name in TYPES.items():
-            heads = [layer["heads"].get("alpha") for layer in model.layers(type_)]
+            heads = [layer["heads"].get(name) for layer in model.layers(type_)]
             if any(heads):
-                cells = [alpha_cell(values) for values in heads]
+                cells = [learned_cell(values) for values in heads]
                 cells += [""] * (depth(models) - len(cells))
                 rows.append([model.name, type_name, *cells])
-    if not rows:
-        return []
-    note = "Mean of the heads, with the lowest and the highest; 1 is softmax, 2 is sparsemax"
+    marks = [f"{value:g} is {kind}" for value, kind in LANDMARKS.get(name, {}).items()]
+    note = "; ".join(["Mean of the heads, with the lowest and the highest", *marks])
     columns = ["model", "attention", *layer_columns(depth(models))[:-1]]
-    return [Table(columns, rows, labels=2, title="Learned alpha", note=note)]
+    return Table(columns, rows, labels=2, title=f"Learned {name}", note=note)
 
 
-def alpha_cell(values: Sequence[float] | None) -> str:
-    """The alphas of the heads of a layer."""
+def learned_cell(values: Sequence[float] | None) -> str:
+    """The values of the heads of a layer."""
     if not values:
         return NOTHING
     mean = sum(values) / len(values)

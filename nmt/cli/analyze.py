@@ -28,8 +28,8 @@ LARGE_REPORT = 15_000_000  # bytes; larger pages open slowly
 
 DESCRIPTION = """\
 Measure the attention of one or several models on sentence pairs: sparsity, null rate (also with
-shuffled targets), head diversity, density, entropy, learned alphas and, with gold alignments,
-alignment error rates."""
+shuffled targets), head diversity, density, entropy, learned parameters of the heads and, with gold
+alignments, alignment error rates."""
 
 EPILOG = """\
 files in the output directory:

@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, Self, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
 
 from nmt.errors import DataError, StorageError
 from nmt.storage.files import replaced_file, storage_errors
 
 logger = logging.getLogger(__name__)
 
+AnyLine = TypeVar("AnyLine")
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 
@@ -223,15 +224,12 @@ def _read_group(
     statistics: ReadStatistics,
 ) -> Iterator[Pair]:
     """The pairs of two concatenations of files with the same number of lines."""
-    left_lines, right_lines = _concatenated(source, max_bytes), _concatenated(target, max_bytes)
-    for number, (left, right) in enumerate(itertools.zip_longest(left_lines, right_lines)):
-        if left is None or right is None:
-            rest = number + 1 + sum(1 for _ in (left_lines if right is None else right_lines))
-            counts = (rest, number) if right is None else (number, rest)
-            raise DataError(
-                f"{_names(source)} has {counts[0]} lines but {_names(target)} has {counts[1]}: "
-                "line n of one side must translate line n of the other"
-            )
+    pairs = side_by_side(
+        _concatenated(source, max_bytes),
+        _concatenated(target, max_bytes),
+        (_names(source), _names(target)),
+    )
+    for number, (left, right) in enumerate(pairs):
         statistics.read += 1
         if isinstance(left, str) and isinstance(right, str) and left and right:  # noqa: SIM102
             # This is fast: it looks no further than the first letter.
@@ -242,6 +240,21 @@ def _read_group(
         if on_bad_line == "error":
             raise _bad_pair(paths, line, number + 1, max_bytes)
         statistics.skipped[_badness(line) or ""] += 1
+
+
+def side_by_side(
+    left: Iterator[AnyLine], right: Iterator[AnyLine], names: tuple[str, str]
+) -> Iterator[tuple[AnyLine, AnyLine]]:
+    """The lines of two sides, line n with line n; raises DataError where only one side ends."""
+    for number, (one, other) in enumerate(itertools.zip_longest(left, right)):
+        if one is None or other is None:
+            rest = number + 1 + sum(1 for _ in (left if other is None else right))
+            counts = (rest, number) if other is None else (number, rest)
+            raise DataError(
+                f"{names[0]} has {counts[0]} lines but {names[1]} has {counts[1]}: "
+                "line n of one side must translate line n of the other"
+            )
+        yield one, other
 
 
 def _concatenated(paths: Sequence[Path], max_bytes: int) -> Iterator[str | BadLine]:

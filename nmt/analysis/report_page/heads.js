@@ -8,7 +8,7 @@ const COLUMNS = [
   { key: "entropy", title: "entropy", show: decimals },
   { key: "aer_normal", title: "AER normal", show: percent, rising: true },
   { key: "aer_shifted", title: "AER shifted", show: percent, rising: true },
-  { key: "alpha", title: "alpha", show: decimals },
+  ...data.learned.map((key) => ({ key, title: key, show: decimals })),
 ];
 
 function allHeads() {

@@ -23,7 +23,7 @@ from nmt.analysis.results import TYPES, Analysis, ModelResult
 WEIGHTS = np.array([[0.0, 0.5, 2.0], [0.0, 0.0, 0.0], [0.25, 0.0, -0.5]], dtype=np.float32)
 
 
-def model(name: str, *, nullable: bool, alpha: bool = False) -> ModelResult:
+def model(name: str, *, nullable: bool, learned: str | None = None) -> ModelResult:
     layer = {
         "sparsity": 0.5,
         "null_rate": 0.1,
@@ -33,7 +33,7 @@ def model(name: str, *, nullable: bool, alpha: bool = False) -> ModelResult:
         "heads": {
             "density": [[1, 2, 3], [0, 4]],
             "sparsity": [0.5, 0.5],
-            **({"alpha": [1.3, 1.7]} if alpha else {}),
+            **({learned: [1.3, 1.7]} if learned else {}),
         },
     }
     return ModelResult(
@@ -59,13 +59,14 @@ def test_only_figures_with_something_to_show() -> None:
     assert names(plain) == ["sparsity", "diversity", "density"]
     row = {"layer_attention": 0.5, "best_head_aer": 0.25}
     aer = {step: {"layers": [row, row]} for step in ("normal", "shifted")}
-    rated = dataclasses.replace(model("rela", nullable=True, alpha=True), aer=aer)
-    assert names(plain, rated) == [
+    rated = dataclasses.replace(model("rela", nullable=True, learned="threshold"), aer=aer)
+    assert names(plain, rated, model("entmax", nullable=False, learned="alpha")) == [
         "sparsity",
         "alignment",
         "diversity",
         "null_rate",
         "density",
+        "threshold",
         "alpha",
     ]
 

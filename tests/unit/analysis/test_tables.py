@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from nmt.analysis.report import layer_measures
 from nmt.analysis.results import TYPES, Analysis, ModelResult, mean_density
 from nmt.analysis.tables import all_tables, markdown
 from nmt.tables import Table
@@ -109,16 +110,27 @@ def test_the_paper_is_quoted_apart_and_with_a_warning() -> None:
     assert ["1.5-entmax", "–", "0.84", "0.39", "0.52"] in quoted.rows
 
 
-def test_learned_alphas() -> None:
-    learned = dataclasses.replace(
-        softmax(),
-        statistics={
-            **softmax().statistics,
-            "cross": {"layer_0": layer(0.5, heads={"alpha": [1.2, 1.6]}), "layer_1": layer(0.5)},
-        },
-    )
-    table = find(all_tables(analysis(learned)), "Learned alpha")
+def learned(name: str) -> ModelResult:
+    """A model with a learned parameter in the first layer of cross-attention."""
+    first = layer(0.5, heads={name: [1.2, 1.6]})
+    statistics = {**softmax().statistics, "cross": {"layer_0": first, "layer_1": layer(0.5)}}
+    return dataclasses.replace(softmax(), statistics=statistics)
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [("alpha", "; 1 is softmax; 1.5 is 1.5-entmax; 2 is sparsemax"), ("threshold", "")],
+)
+def test_every_learned_parameter_has_a_table(name: str, note: str) -> None:
+    table = find(all_tables(analysis(learned(name))), f"Learned {name}")
     assert table.rows == [["plain", "cross-attention", "1.40 (1.20 to 1.60)", "–"]]
+    assert table.note == f"Mean of the heads, with the lowest and the highest{note}"
+
+
+def test_every_learned_parameter_is_a_measure_of_the_report() -> None:
+    first, second = layer_measures(learned("threshold"), "cross")
+    assert first["threshold"] == [1.2, 1.6, 1.4]  # the mean of the layer at the end
+    assert "threshold" not in second
 
 
 def test_mean_density_counts_weights_a_query() -> None:
