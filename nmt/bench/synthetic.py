@@ -42,7 +42,7 @@ class Shapes:
 
 def synthetic_config(shapes: Shapes, *, precision: str = "float32") -> Config:
     """A config with these shapes and without files."""
-    assert precision in ("float32", "bfloat16", "float16")
+    assert precision in ("auto", "float32", "bfloat16", "float16")
     nothing = ParallelFiles((), ())
     return Config(
         run_dir=Path("."),

@@ -18,14 +18,15 @@ from nmt.config.config import Config
 from nmt.data.batching import BatchStream, Update
 from nmt.data.corpus import EncodedCorpus
 from nmt.data.prepare import prepare
-from nmt.errors import ConfigError
 from nmt.model.summary import count
 from nmt.model.transformer import Transformer
+from nmt.ops.cuda_device import set_cuda_defaults
 from nmt.progress import progress_bar
 from nmt.training.distributed import Processes, choose_device
 from nmt.training.loss import TranslationLoss
+from nmt.training.precision import AUTOCAST, with_precision
 from nmt.training.state import TrainingState
-from nmt.training.update import PRECISIONS, Updater
+from nmt.training.update import Updater
 
 CONFIGURED = "config"  # as a kind: the attention that the config asks for
 
@@ -126,11 +127,11 @@ class TrainingModel:
 def measure_training(task: Task, kinds: Sequence[str], *, repeats: int) -> Result[TrainingSpeed]:
     """The speed of every kind; each is warmed up before the rounds that count."""
     device = choose_device(task.config.train.device, 0)
-    precision = task.config.train.precision
-    if precision == "float16" and device.type == "cpu":
-        raise ConfigError("train.precision float16 needs a GPU; use float32 or bfloat16")
+    task = replace(task, config=with_precision(task.config, device))
+    if device.type == "cuda":
+        set_cuda_defaults()
     machine = describe_machine(device)
-    product = MatrixProduct(device, PRECISIONS.get(precision, torch.float32))
+    product = MatrixProduct(device, AUTOCAST.get(task.config.train.precision, torch.float32))
     TrainingModel(task, kinds[0], device)()  # the very first call pays for what torch sets up once
     models: dict[str, TrainingModel] = {}
     peaks: dict[str, int | None] = {}

@@ -25,7 +25,7 @@ EPILOG = """\
 examples:
   bash recipes/multi30k_en_de/run.sh rela-g --data DIR
   bash recipes/wmt14_en_de/run.sh softmax --stage prepare
-  bash recipes/wmt16_ro_en/run.sh sparsemax train.precision=bfloat16 seed=2 run_dir=runs/second
+  bash recipes/wmt16_ro_en/run.sh sparsemax seed=2 run_dir=runs/second
 
 Settings that begin with `clean.` change the recipe's cleaning, all others the config of the
 variant. With NMT_MIRROR=https://HOST/PATH in the environment the file https://A/B is taken from

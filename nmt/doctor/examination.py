@@ -2,9 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import torch
 
 from nmt.doctor.compute import (
     Build,
@@ -17,6 +14,7 @@ from nmt.doctor.compute import (
 from nmt.doctor.installation import Installation, examine_installation
 from nmt.doctor.smoke import SmokeTest, run_smoke_tests
 from nmt.ops.backend import Costly
+from nmt.ops.cuda_device import cuda_problem, visible_card
 from nmt.ops.environment import AUTO, requested_backend
 
 
@@ -46,7 +44,7 @@ def examine() -> Examination:
         builds=examine_builds(),
         operations=tables,
         smoke_tests=tests,
-        warnings=list(dict.fromkeys(find_warnings(installation, computer, tables))),
+        warnings=list(dict.fromkeys(find_warnings(installation, tables))),
         problems=list(find_problems(installation, computer, tables, tests)),
     )
 
@@ -57,9 +55,7 @@ def devices_to_test(computer: Computer) -> list[str]:
     return names if requested_backend() == AUTO else names[-1:]
 
 
-def find_warnings(
-    installation: Installation, computer: Computer, tables: Sequence[DeviceTable]
-) -> Iterator[str]:
+def find_warnings(installation: Installation, tables: Sequence[DeviceTable]) -> Iterator[str]:
     """One line for everything that works, but slowly or in a way that may surprise."""
     backend = requested_backend()
     if backend == AUTO:
@@ -69,9 +65,9 @@ def find_warnings(
                     yield str(row.reason)
     elif backend in ("torch", "reference"):
         yield f"the environment requests the backend {backend}, which is slower than auto"
-    if Path("/dev/nvidia0").exists() and not torch.cuda.is_available():
-        cause = "its driver is not usable" if computer.cuda else "torch was built without CUDA"
-        yield f"there is an NVIDIA GPU, but torch cannot use it: {cause}"
+    problem = cuda_problem()
+    if problem is not None and (card := visible_card()) is not None:
+        yield f"there is {card}, but torch cannot use it: {problem}"
     if installation.commands is not None and not installation.activated:
         yield f"the commands on PATH ({installation.commands}) are those of another installation"
 

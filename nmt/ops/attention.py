@@ -35,11 +35,7 @@ def attend(
     parameters: Parameters,
 ) -> Tensor:
     """[B, Q, D] for query [B, H, Q, Dh], key and value [B, H, K, Dh]: the definition."""
-    scores = (query * call.scale) @ key.transpose(-2, -1)
-    if scores.dtype in HALF:
-        # A product beyond float16's range counts as its limit: softmax of inf would be NaN.
-        limit = torch.finfo(scores.dtype).max
-        scores = scores.float().clamp(-limit, limit)
+    scores = score(query, key, call.scale)
     with torch.autocast(scores.device.type, enabled=False):
         weights = call.mapping.weights(scores, visible, *parameters)
     if call.observer is not None:
@@ -50,6 +46,23 @@ def attend(
         weights = weights.clamp(max=torch.finfo(torch.float16).max)
     heads = weights.to(value.dtype) @ value
     return heads.transpose(1, 2).flatten(2)
+
+
+def score(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """Scores [B, H, Q, K], in float32 or more.
+
+    On a GPU the product itself is in float32, as in the fused kernels: a score that is rounded to
+    half precision first can end up on the other side of a threshold.
+    """
+    if query.is_cuda and query.dtype in HALF:
+        with torch.autocast("cuda", enabled=False):
+            return (query.float() * scale) @ key.float().transpose(-2, -1)
+    scores = (query * scale) @ key.transpose(-2, -1)
+    if scores.dtype in HALF:
+        # A product beyond float16's range counts as its limit: softmax of inf would be NaN.
+        limit = torch.finfo(scores.dtype).max
+        scores = scores.float().clamp(-limit, limit)
+    return scores
 
 
 def attention_reference(

@@ -1,6 +1,7 @@
 """Several processes as one: who we are, and the few things that processes tell each other."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -21,6 +22,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from nmt.config.config import TrainConfig
 from nmt.errors import ConfigError, UserError
+from nmt.ops.cuda_device import cuda_problem, set_cuda_defaults, visible_card
+
+logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_TO_LEAVE = 5.0  # that a process has to end by itself after one beside it has died
@@ -74,11 +78,26 @@ class Processes:
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:
-    """`auto` takes a GPU when there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device is cuda, but torch finds no CUDA device; write cpu or auto")
-    if name == "cpu" or not torch.cuda.is_available():
+    """The device of a process; `auto` is a GPU where one can be used."""
+    problem = None if name == "cpu" else cuda_problem()
+    if name == "cuda" and problem is not None:
+        raise ConfigError(
+            f"train.device is cuda, but torch cannot use a CUDA device: {problem} (nmt-doctor "
+            "shows more; train.device=cpu trains on the CPU)"
+        )
+    if name == "cpu" or problem is not None:
+        if name == "auto" and (card := visible_card()) is not None:
+            logger.warning(
+                "training on the CPU although there is %s, which torch cannot use: %s",
+                card,
+                problem,
+            )
         return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"process {local_rank} of this machine has no GPU: torch finds "
+            f"{torch.cuda.device_count()}; start as many processes as there are GPUs"
+        )
     return torch.device("cuda", local_rank)
 
 
@@ -105,6 +124,7 @@ def processes(config: TrainConfig) -> Iterator[Processes]:
     device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        set_cuda_defaults()
     if size == 1:
         yield Processes(0, 1, device, None)
         return

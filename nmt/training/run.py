@@ -26,6 +26,7 @@ from nmt.model.transformer import Transformer
 from nmt.storage.files import replace_file
 from nmt.training.distributed import Processes, lost_processes, processes
 from nmt.training.loss import TranslationLoss
+from nmt.training.precision import describe_precision, with_precision
 from nmt.training.probe import probe
 from nmt.training.result import (
     RESULT,
@@ -53,11 +54,11 @@ def train(config: Config, stop: StopRequest, *, inspect: Inspection) -> int:
     with processes(config.train) as team:
         if not team.is_main:
             logging.getLogger("nmt").setLevel(logging.WARNING)
-        if config.train.precision == "float16" and team.device.type == "cpu":
-            raise ConfigError("train.precision float16 needs a GPU; use float32 or bfloat16")
         store = CheckpointStore(config.run_dir)
         with store.lock() if team.is_main else nullcontext():
             saved = find_saved_run(store, team)
+            begun = None if saved is None else saved.config
+            config = with_precision(config, team.device, begun=begun)
             if saved is not None:
                 check_resumable(saved.config, config, directory=str(config.run_dir))
             if team.is_main:
@@ -174,6 +175,8 @@ def announce(trainer: Trainer) -> None:
     config, update = trainer.config, trainer.state.update
     if update:
         logger.info("going on from update %d", update)
+    device = trainer.processes.device
+    logger.info("device: %s, precision: %s", device, describe_precision(config, device))
     tell_former_end(config.run_dir)
     for name, write in (
         ("config.yaml", partial(write_config, config)),

@@ -18,6 +18,7 @@ from nmt.errors import IntegrityError
 from nmt.storage.directories import Writer, json_writer
 from nmt.storage.manifest import SealedDirectory
 from nmt.storage.tensors import read_into, tensors_writer
+from nmt.training.precision import with_stored_precision
 from nmt.training.state import TrainingState
 from nmt.training.update import Updater
 
@@ -90,7 +91,9 @@ def read_saved_run(path: Path) -> SavedRun:
     try:
         return SavedRun(
             directory=directory,
-            config=parse_config(text, name=str(path / "config.yaml"), directory=path),
+            config=with_stored_precision(
+                parse_config(text, name=str(path / "config.yaml"), directory=path)
+            ),
             state=TrainingState.from_dict(facts["training"]),
             data_fingerprint=facts["data_fingerprint"],
             threads=facts["threads"],

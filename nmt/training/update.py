@@ -15,12 +15,12 @@ from nmt.errors import ConfigError
 from nmt.training.compilation import compiled_loss, compiler_errors
 from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
+from nmt.training.precision import AUTOCAST
 from nmt.training.schedule import learning_rate
 from nmt.training.state import TrainingState, dropout_seed
 
 logger = logging.getLogger(__name__)
 
-PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 SCALE_GROWTH_INTERVAL = 2000
 DIGEST_FACTOR = 0x9E3779B97F4A7C15  # odd, with bits all over: those of the golden ratio
 
@@ -132,7 +132,7 @@ class Updater:
 
     def autocast(self) -> torch.autocast:
         """Mixed precision, or nothing for float32."""
-        dtype = PRECISIONS.get(self.config.train.precision)
+        dtype = AUTOCAST.get(self.config.train.precision)
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
     def unscale_and_clip(self, scale: float) -> Tensor:

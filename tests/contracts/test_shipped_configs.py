@@ -75,3 +75,10 @@ def test_the_setting_of_the_paper():
     assert (config.data.subword.merges, config.data.subword.vocabulary_threshold) == (32_000, 50)
     assert (config.decode.beam, config.decode.length_penalty) == (4, 0.6)
     assert (config.model.norm, config.model.tie_embeddings) == ("post", "target")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("wmt*/*.yaml")), ids=str)
+def test_configs_for_gpus_do_not_begin_on_a_cpu(path):
+    """Weeks of work there; on a GPU the precision is that of the device."""
+    train = load_config(path).train
+    assert (train.device, train.precision) == ("cuda", "auto")
