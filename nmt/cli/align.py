@@ -64,7 +64,7 @@ def open_aligners(arguments: argparse.Namespace) -> "list[Aligner]":
     paths = {False: arguments.model, True: arguments.reverse_model}
     return [
         Aligner(
-            open_model(path, arguments.device),
+            open_model(path, arguments),
             reverse=reverse,
             batch_tokens=arguments.batch_tokens,
             max_length=arguments.max_length,
@@ -98,7 +98,9 @@ def write_translations(arguments: argparse.Namespace) -> "LineFailures":
     from nmt.decoding.streaming import open_lines
     from nmt.decoding.translator import Translator
 
-    translator = Translator.load(arguments.model, device=arguments.device)
+    translator = Translator.load(
+        arguments.model, device=arguments.device, precision=arguments.precision
+    )
     with Outputs(arguments.translate_to) as outputs:
         return translate_stream(
             translator,

@@ -65,7 +65,8 @@ def build_parser() -> console.Parser:
     add_number(group, "--sentences", 50, meaning, type=whole_number)
     add_number(group, "--max-pairs", None, "use only the first N pairs (default: all)")
     add_number(group, "--seed", 1, "seed for shuffling the targets", type=whole_number)
-    add_reading(group, too_long="are left out, with a warning")
+    # Its numbers are compared with each other, and an exact zero of float32 is what they count.
+    add_reading(group, too_long="are left out, with a warning", precision="float32")
     add_gold(parser)
     return parser
 
@@ -181,7 +182,7 @@ def measure_models(
     from nmt.progress import progress_bar
 
     for path, name in zip(arguments.model, names, strict=True):
-        loaded = open_model(path, arguments.device)
+        loaded = open_model(path, arguments)
         # Every pair is read with its own target and with that of another pair.
         with progress_bar(total=2 * text.count, unit="pairs", description=name) as bar:
             one = analyze_model(loaded, text, name=name, gold=gold, advance=bar.update)

@@ -1,6 +1,7 @@
 """Command-line arguments that several commands share, read by the rules of configurations."""
 
 import argparse
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -116,23 +117,49 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None])
         taken.add(path.resolve())
 
 
+def device(text: str) -> str:
+    """The name of a device, as far as it can be checked without torch."""
+    if re.fullmatch(r"auto|cpu|cuda(:\d{1,4})?", text) is None:
+        raise argparse.ArgumentTypeError(f"expected auto, cpu, cuda or cuda:N, got {text!r}")
+    return text
+
+
+def devices(text: str) -> str:
+    """The names of one or several devices, separated by commas."""
+    for name in text.split(","):
+        if name != "cuda:all":
+            device(name)
+    return text
+
+
 def add_device(parser: argparse._ActionsContainer) -> None:
     """The option --device."""
     parser.add_argument(
         "--device",
-        choices=("auto", "cpu", "cuda"),
+        type=device,
         default="auto",
-        help="where to compute (default: auto, a GPU if there is one)",
+        metavar="NAME",
+        help="where to compute: cpu, cuda (the first GPU), cuda:1 ... (default: auto, the first "
+        "GPU if there is one)",
+    )
+
+
+def add_precision(parser: argparse._ActionsContainer, *, default: str = "auto") -> None:
+    """The option --precision of commands that do not train."""
+    parser.add_argument(
+        "--precision",
+        choices=("auto", "float32", "bfloat16"),
+        default=default,
+        help="the type of weights and activations; auto is bfloat16 on a GPU that computes in it, "
+        f"else float32. Probabilities are summed in float32 or float64 (default: {default})",
     )
 
 
 def choose_device(name: str) -> "torch.device":
     """The device that --device names; `auto` means a GPU if there is one."""
-    import torch
+    from nmt.decoding.devices import find_device
 
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch finds no CUDA device; give cpu or auto")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    return find_device(name)
 
 
 def add_on_bad_line(parser: argparse._ActionsContainer) -> None:

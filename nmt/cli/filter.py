@@ -111,7 +111,7 @@ def filter_pairs(arguments: argparse.Namespace) -> None:
     from nmt.decoding.failures import LineFailures
 
     labels = None if arguments.labels is None else read_labels(arguments)
-    loaded = open_model(arguments.model, arguments.device)
+    loaded = open_model(arguments.model, arguments)
     columns = score_columns(loaded.config.model.decoder_layers)
     check_ranking(arguments, loaded, columns)
     failures = LineFailures(str(arguments.source), "scored", shown="their scores are nan")

@@ -8,8 +8,8 @@ from nmt.cli.arguments import (
     add_device,
     add_number,
     add_path,
+    add_precision,
     batch_tokens,
-    choose_device,
     length,
 )
 from nmt.errors import UserError
@@ -24,13 +24,14 @@ MODEL = (
 )
 
 
-def add_reading(group: argparse._ArgumentGroup, *, too_long: str) -> None:
+def add_reading(group: argparse._ArgumentGroup, *, too_long: str, precision: str = "auto") -> None:
     """How pairs are read; `too_long` says what happens to pairs that are too long."""
     meaning = f"pairs with more than N subwords on a side {too_long}"
     add_number(group, "--max-length", 512, meaning, type=length)
     meaning = "tokens in a batch, padding included; changes no result"
     add_number(group, "--batch-tokens", 2048, meaning, type=batch_tokens)
     add_device(group)
+    add_precision(group, default=precision)
 
 
 def add_gold(parser: argparse.ArgumentParser) -> None:
@@ -95,11 +96,16 @@ def read_gold(arguments: argparse.Namespace, *, max_pairs: int | None = None) ->
     return gold.Gold(links, arguments.gold, arguments.gold_index, development)
 
 
-def open_model(path: Path, device: str) -> "LoadedModel":
-    """The model of a model or run directory, on the device that --device names."""
-    from nmt.checkpoint.model_directory import ModelDirectory, find_model
+def open_model(path: Path, arguments: argparse.Namespace) -> "LoadedModel":
+    """The model of a model or run directory, as --device and --precision say."""
+    import torch
 
-    chosen = choose_device(device)
+    from nmt.checkpoint.model_directory import ModelDirectory, find_model
+    from nmt.decoding.devices import find_device, place
+
+    device = find_device(arguments.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     loaded = ModelDirectory.load(find_model(path))
-    loaded.model.to(chosen)
+    place(loaded.model, device, arguments.precision)
     return loaded

@@ -12,6 +12,8 @@ from nmt.cli import console
 from nmt.cli.arguments import (
     add_fields,
     add_on_bad_line,
+    add_precision,
+    devices,
     given_fields,
     positive,
     processes,
@@ -94,7 +96,10 @@ def build_parser() -> console.Parser:
     add = group.add_argument
     add("--buffer", type=positive, metavar="N", help="lines translated together, sorted by length "
         "(default: those that have arrived, up to 4096); 1 answers line by line")  # fmt: skip
-    add("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    add("--device", type=devices, default="auto", metavar="NAMES", help="cpu, cuda (the first "
+        "GPU), cuda:1 ..., or several with commas, or cuda:all: one process for each (default: "
+        "auto, the first GPU if there is one)")  # fmt: skip
+    add_precision(group)
     add("--threads", type=processes, metavar="N", help="CPU threads (of each worker)")
     add("--workers", type=processes, default=1, metavar="N", help="processes of one thread each: "
         "the fastest for large files")  # fmt: skip
@@ -212,7 +217,11 @@ def load(arguments: argparse.Namespace, models: "Sequence[Path]") -> "Translator
     from nmt.decoding.translator import Translator
 
     return Translator.load(
-        models, device=arguments.device, int8=arguments.int8, threads=arguments.threads
+        models,
+        device=arguments.device,
+        precision=arguments.precision,
+        int8=arguments.int8,
+        threads=arguments.threads,
     )
 
 
@@ -220,14 +229,19 @@ def open_engine(
     arguments: argparse.Namespace, models: "Sequence[Path]"
 ) -> "contextlib.AbstractContextManager[LineTranslator]":
     """A translator in this process, or several in others."""
-    if arguments.workers == 1:
+    from nmt.decoding.devices import find_devices
+
+    devices = [str(device) for device in find_devices(arguments.device)]
+    if len(devices) > 1 and arguments.workers > 1:
+        raise UserError("--workers: leave it out, each of several devices has a process of its own")
+    if len(devices) == 1 and arguments.workers == 1:
         return contextlib.nullcontext(load(arguments, models))
     from nmt.decoding.workers import WorkerPool, WorkerSettings
 
     settings = WorkerSettings(
-        tuple(models), arguments.device, arguments.int8, arguments.threads or 1
+        tuple(models), arguments.precision, arguments.int8, arguments.threads or 1
     )
-    return WorkerPool(settings, count=arguments.workers)
+    return WorkerPool(settings, devices if len(devices) > 1 else devices * arguments.workers)
 
 
 def make_options(arguments: argparse.Namespace, model: Path) -> SearchOptions:

@@ -48,8 +48,12 @@ def by_engine(model: Transformer, *, int8: bool, keep_model: bool) -> Decoder:  
 def refuses_engine(model: Transformer, *, int8: bool, keep_model: bool) -> str | None:  # noqa: ARG001
     """Why the engine cannot take a model, or None."""
     weight = model.target_embedding
-    if not weight.is_cpu or weight.dtype != torch.float32:
-        return f"expected float32 on a CPU, got {weight.dtype} on {weight.device}"
+    if not weight.is_cpu:
+        return f"expected a model on the CPU, got {weight.device}"
+    if weight.dtype != torch.float32:
+        return Costly(
+            f"the engine in C decodes in float32 and is faster than torch in {weight.dtype}"
+        )
     for site, attention in model.attentions().items():
         mapping = attention.core.mapping
         if mapping.row_map is None:
@@ -64,6 +68,8 @@ def refuses_packing(model: Transformer, *, int8: bool, keep_model: bool) -> str 
     """Why layers cannot be packed, or None."""
     if not model.target_embedding.is_cpu:
         return f"expected a model on the CPU, got {model.target_embedding.device}"
+    if model.target_embedding.dtype != torch.float32:
+        return f"expected float32, got {model.target_embedding.dtype}"
     if keep_model:
         return "the model is still needed as it is"
     return None if int8 or can_pack() else "this build of torch has no oneDNN"

@@ -25,6 +25,7 @@ from nmt.decoding.alignment import (
     link_words,
 )
 from nmt.decoding.batching import compute_by_halves, length_batches
+from nmt.decoding.devices import Precision, current, find_device, place
 from nmt.decoding.ensemble import (
     BATCH_MULTIPLE,
     LENGTH_MULTIPLE,
@@ -80,29 +81,35 @@ class Translator:
         model: str | Path | Sequence[str | Path],
         *,
         device: str = "auto",
+        precision: Precision = "auto",
         int8: bool = False,
         threads: int | None = None,
     ) -> Self:
         """The models of one or several (an ensemble) model or run directories.
 
-        `int8` uses 8-bit weights (CPU only); `threads` sets torch's threads for the process.
+        `precision` is float32, bfloat16, or auto: bfloat16 on a GPU that computes in it. `int8`
+        uses 8-bit weights (CPU only); `threads` sets torch's threads for the process.
         """
         if threads is not None:
             torch.set_num_threads(threads)
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        if int8 and device != "cpu":
-            raise UserError(f"8-bit weights are for the CPU, got device {device}")
+        chosen = find_device(device)
+        if int8 and chosen.type != "cpu":
+            raise UserError(f"8-bit weights are for the CPU, got device {chosen}")
+        if int8 and precision == "bfloat16":
+            raise UserError("8-bit weights have no precision of their own, got bfloat16")
         paths = [model] if isinstance(model, str | Path) else list(model)
         assert paths, "expected at least one model directory"
         loaded = [ModelDirectory.load(find_model(Path(path))) for path in paths]
-        members = [Member.of(one.model.to(device).eval(), one.codec, int8=int8) for one in loaded]
+        members = [
+            Member.of(place(one.model, chosen, precision).eval(), one.codec, int8=int8)
+            for one in loaded
+        ]
         check_same_target(members, [str(path) for path in paths])
         return cls(
             members,
             SearchOptions.of(loaded[0].config.decode),
             max_source_length=min(one.config.data.max_length for one in loaded),
-            device=device,
+            device=chosen,
         )
 
     @classmethod
@@ -176,7 +183,7 @@ class Translator:
 
         for batch in batches:
             chosen = [positions[index] for index in batch]
-            with torch.inference_mode(), evaluating(self.members):
+            with torch.inference_mode(), evaluating(self.members), current(self.device):
                 found = compute_by_halves([sentences[p] for p in chosen], compute, too_large)
             yield from zip(chosen, found, strict=True)
 
@@ -185,7 +192,7 @@ class Translator:
     ) -> list[PairScore]:
         """The log probability of each target given its source."""
         encoded = [self._encode(Line(0, source)) for source in sources]
-        with torch.inference_mode(), evaluating(self.members):
+        with torch.inference_mode(), evaluating(self.members), current(self.device):
             scores = score(
                 self.members,
                 [sentence.sources for sentence in encoded],

@@ -1,24 +1,43 @@
-"""Several processes that translate at once, one thread each: the fastest way through a file."""
+"""Several processes that translate at once: one thread each on a CPU, or one process per GPU.
 
+A process that is killed is replaced, and the lines it was working on are translated again.
+"""
+
+import contextlib
 import logging
 import multiprocessing
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+
 from nmt import errors
 from nmt.config.search_options import SearchOptions
+from nmt.decoding.devices import Precision
 from nmt.decoding.translation import NO_DETAILS, Details, Line, Translation
 from nmt.decoding.translator import Translator
 from nmt.errors import UserError
 
-CHUNK_LINES = 128
-CHUNK_CHARACTERS = 16_000
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 3  # processes that may end unexpectedly while they work on the same lines
+
+
+@dataclass(frozen=True)
+class ChunkSize:
+    """The most that a process is given to translate at a time."""
+
+    lines: int
+    characters: int
+
+
+CHUNKS = {"cpu": ChunkSize(128, 16_000), "cuda": ChunkSize(1024, 512_000)}
 
 
 @dataclass(frozen=True)
@@ -26,7 +45,7 @@ class WorkerSettings:
     """How each process loads its models."""
 
     models: tuple[Path, ...]
-    device: str
+    precision: Precision
     int8: bool
     threads: int
 
@@ -39,12 +58,32 @@ class WorkerFailure:
     message: str
 
 
-def work(connection: Connection, settings: WorkerSettings) -> None:
+@dataclass(frozen=True)
+class Worker:
+    """A process and the device that it computes on."""
+
+    process: BaseProcess
+    device: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The positions of some lines, and how often a process that had them ended unexpectedly."""
+
+    positions: list[int]
+    endings: int = 0
+
+
+def work(connection: Connection, settings: WorkerSettings, device: str) -> None:
     """Translate what comes through the connection until it is closed; runs in a process."""
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     try:
         translator = Translator.load(
-            settings.models, device=settings.device, int8=settings.int8, threads=settings.threads
+            settings.models,
+            device=device,
+            precision=settings.precision,
+            int8=settings.int8,
+            threads=settings.threads,
         )
         while True:
             lines, options, details = connection.recv()
@@ -56,27 +95,33 @@ def work(connection: Connection, settings: WorkerSettings) -> None:
 
 
 class WorkerPool:
-    """Translates like a `Translator`, in several processes; use as a context."""
+    """Translates like a `Translator`, in one process per device named; use as a context."""
 
-    def __init__(self, settings: WorkerSettings, *, count: int) -> None:
+    def __init__(self, settings: WorkerSettings, devices: Sequence[str]) -> None:
         self.settings = settings
-        self.count = count
-        self.processes: dict[Connection, BaseProcess] = {}
+        self.devices = devices
+        self.workers: dict[Connection, Worker] = {}
 
     def __enter__(self) -> Self:
+        for device in self.devices:
+            self._start(device)
+        return self
+
+    def _start(self, device: str) -> Connection:
+        """Start a process; the connection to it."""
         context = multiprocessing.get_context("spawn")
         # Ctrl-C goes to all processes of a terminal; the children inherit that they ignore it.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            for _ in range(self.count):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=work, args=(theirs, self.settings), daemon=True)
-                process.start()
-                theirs.close()
-                self.processes[ours] = process
+            ours, theirs = context.Pipe()
+            arguments = (theirs, self.settings, device)
+            process = context.Process(target=work, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
         finally:
             signal.signal(signal.SIGINT, handler)
-        return self
+        self.workers[ours] = Worker(process, device)
+        return ours
 
     def __exit__(
         self,
@@ -84,62 +129,76 @@ class WorkerPool:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for connection, process in self.processes.items():
+        for connection, worker in self.workers.items():
             connection.close()
             if kind is not None:
-                process.terminate()
-            process.join()
+                worker.process.terminate()
+            worker.process.join()
 
     def translate_lines(
         self, lines: Sequence[Line], options: SearchOptions, details: Details = NO_DETAILS
     ) -> Iterator[tuple[int, Translation]]:
         """The position of each line and its translation, in any order."""
-        chunks = cut_chunks(lines, self.count)
-        idle = list(self.processes)
-        busy: dict[Connection, list[int]] = {}
+        size = CHUNKS[torch.device(self.devices[0]).type]
+        chunks = [Chunk(one) for one in cut_chunks(lines, len(self.devices), size)]
+        idle = list(self.workers)
+        busy: dict[Connection, Chunk] = {}
         while chunks or busy:
             while chunks and idle:
                 connection = idle.pop()
-                busy[connection] = chunks.pop()
-                try:
-                    chunk = [lines[position] for position in busy[connection]]
-                    connection.send((chunk, options, details))
-                except OSError:
-                    self._receive(connection)
+                busy[connection] = chunk = chunks.pop()
+                with contextlib.suppress(OSError):  # of one that has ended, which is seen below
+                    chosen = [lines[position] for position in chunk.positions]
+                    connection.send((chosen, options, details))
             for ready in wait(list(busy)):
                 assert isinstance(ready, Connection)
-                found = self._receive(ready)
-                positions = busy.pop(ready)
+                chunk = busy.pop(ready)
+                try:
+                    found = receive(ready)
+                except (EOFError, OSError):
+                    idle.append(self._replace(ready, chunk))
+                    chunks.append(replace(chunk, endings=chunk.endings + 1))
+                    continue
                 idle.append(ready)
                 for index, translation in found:
-                    yield positions[index], translation
+                    yield chunk.positions[index], translation
 
-    def _receive(self, connection: Connection) -> list[tuple[int, Translation]]:
-        """The translations of a worker; raises if the worker has failed or ended."""
-        try:
-            answer: Any = connection.recv()
-        except (EOFError, OSError):
-            process = self.processes[connection]
-            process.join(timeout=5)
+    def _replace(self, connection: Connection, chunk: Chunk) -> Connection:
+        """Start a process in place of one that has ended, unless that happens again and again."""
+        worker = self.workers.pop(connection)
+        connection.close()
+        worker.process.join(timeout=5)
+        what = (
+            f"a worker process on {worker.device} ended unexpectedly (exit code "
+            f"{worker.process.exitcode})"
+        )
+        if chunk.endings + 1 >= ATTEMPTS:
             raise UserError(
-                f"a worker process ended unexpectedly (exit code {process.exitcode}); if memory "
-                "ran out, use fewer --workers or smaller --batch-tokens"
-            ) from None
-        if isinstance(answer, WorkerFailure):
-            raise getattr(errors, answer.kind, UserError)(answer.message)
-        found: list[tuple[int, Translation]] = answer
-        return found
+                f"{what}, as did {chunk.endings} before it with the same lines; if memory ran out, "
+                "use fewer --workers or smaller --batch-tokens"
+            )
+        logger.warning("%s; another one takes its place and its lines", what)
+        return self._start(worker.device)
 
 
-def cut_chunks(lines: Sequence[Line], count: int) -> list[list[int]]:
+def receive(connection: Connection) -> list[tuple[int, Translation]]:
+    """The translations of a worker; raises what it has failed with."""
+    answer: Any = connection.recv()
+    if isinstance(answer, WorkerFailure):
+        raise getattr(errors, answer.kind, UserError)(answer.message)
+    found: list[tuple[int, Translation]] = answer
+    return found
+
+
+def cut_chunks(lines: Sequence[Line], count: int, size: ChunkSize) -> list[list[int]]:
     """Positions of lines of similar length together; the longest come last, to be taken first."""
     order = sorted(range(len(lines)), key=lambda position: len(lines[position].text))
-    most = max(1, min(CHUNK_LINES, -(-len(lines) // count)))
+    most = max(1, min(size.lines, -(-len(lines) // count)))
     chunks: list[list[int]] = []
     characters = 0
     for position in order:
         length = len(lines[position].text)
-        if not chunks or len(chunks[-1]) >= most or characters + length > CHUNK_CHARACTERS:
+        if not chunks or len(chunks[-1]) >= most or characters + length > size.characters:
             chunks.append([])
             characters = 0
         chunks[-1].append(position)

@@ -48,7 +48,9 @@ class PositionalInput(nn.Module):
     def at(self, tokens: Tensor, embedding: Tensor, positions: Tensor) -> Tensor:
         """[..., D] for tokens [...] whose position vectors (broadcastable) are given."""
         x = functional.embedding(tokens, embedding)
-        result: Tensor = self.dropout(torch.add(positions, x, alpha=self.scale))
+        # Positions are float32: their sum with embeddings in bfloat16 is rounded once.
+        total = torch.add(positions, x, alpha=self.scale).to(x.dtype)
+        result: Tensor = self.dropout(total)
         return result
 
     def positions(self, length: int) -> Tensor:

@@ -20,6 +20,7 @@ from nmt.config.search_options import Sampling, SearchOptions
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.decoding.decoder import Decoder
+from nmt.decoding.devices import place
 from nmt.decoding.ensemble import EnsembleStep, Member, pad
 from nmt.decoding.packing import pack
 from nmt.decoding.search import search
@@ -193,6 +194,24 @@ def test_scores_of_search_are_those_of_the_scorer(kind: str) -> None:
     )
     for pair, x in zip(one.score_pairs(LINES, [x.text for x in found]), found, strict=True):
         assert pair.score(0.6) == pytest.approx(x.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bfloat16_scores_and_translates_nearly_alike(kind: str) -> None:
+    one, rounded = (translator(kind, weights="plain") for _ in range(2))
+    place(rounded.members[0].model, torch.device("cpu"), "bfloat16")
+    found = one.translate(LINES, max_length=LIMIT)
+    texts = [x.text for x in found]
+    exactly, nearly = one.score_pairs(LINES, texts), rounded.score_pairs(LINES, texts)
+    differences = [
+        abs(x.log_probability - y.log_probability) / len(x.tokens)
+        for x, y in zip(exactly, nearly, strict=True)
+    ]
+    assert 0.0 < sum(differences) / len(differences) < 0.15
+    others = rounded.translate(LINES, max_length=LIMIT)
+    assert rescored(rounded, LINES, others) == pytest.approx(
+        [x.log_probability for x in others], abs=1.0, rel=0.1
+    )
 
 
 def test_wider_beams_find_better_scores() -> None:

@@ -57,6 +57,19 @@ def read_table(text: str) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
+@pytest.mark.parametrize("kind", ["rela-g", "softmax"])
+def test_bfloat16_scores_nearly_alike(
+    folder: Path, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tables = []
+    for precision in ("auto", "bfloat16"):
+        assert run(folder, f"--precision={precision}", kind=kind) == 0
+        tables.append([row for row in read_table(capfd.readouterr().out) if not row["problem"]])
+    scores = [[float(row["log_probability"]) for row in table] for table in tables]
+    assert scores[0] != scores[1]
+    assert scores[0] == pytest.approx(scores[1], abs=0.3)
+
+
 def test_a_line_for_each_pair_in_order(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "--batch-tokens=64") == 0
     out, err = capfd.readouterr()

@@ -27,9 +27,7 @@ from nmt.cli.translate import main
 from nmt.data.vocabulary import UNK
 from nmt.decoding.lines import Outputs, translate_stream
 from nmt.decoding.streaming import LineSource
-from nmt.decoding.translator import Line, SearchOptions
-from nmt.decoding.workers import WorkerPool, WorkerSettings
-from nmt.errors import IntegrityError, UserError
+from nmt.decoding.translator import SearchOptions
 
 LINES = random_lines(30, seed=9, longest=8)
 
@@ -378,6 +376,12 @@ def test_a_failed_line_has_no_score(broken: Path, tmp_path: Path) -> None:
         (["--sample", "1", "--top-p", "nan"], "--top-p"),
         (["--batch-tokens", "1e12"], "--batch-tokens"),
         (["--workers", "100000"], "--workers"),
+        (["--workers", "2", "--device", "cpu,cpu"], "--workers: leave it out"),
+        (["--device", "gpu"], "expected auto, cpu, cuda or cuda:N, got 'gpu'"),
+        (["--device", "cpu,"], "expected auto, cpu, cuda or cuda:N, got ''"),
+        (["--score-only", "source", "--device", "cpu,cpu"], "expected one device, got 2"),
+        (["--precision", "float16"], "--precision"),
+        (["--int8", "--precision", "bfloat16"], "8-bit weights"),
         (["--threads", "100000"], "--threads"),
         (["--buffer", "0x10"], "--buffer"),
         (["--top-k", "3"], "--sample"),
@@ -485,32 +489,6 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(model: Path, expected:
             process.stdin.close()
         assert process.wait(timeout=60) in (0, 141)
         assert b"Traceback" not in process.stderr.read()
-
-
-def test_workers_translate_the_same_and_a_dead_one_is_reported(
-    model: Path, expected: list[str]
-) -> None:
-    settings = WorkerSettings((model,), "cpu", int8=False, threads=1)
-    lines = [Line(number, text) for number, text in enumerate(LINES)]
-    with WorkerPool(settings, count=2) as pool:
-        found = dict(pool.translate_lines(lines, SearchOptions()))
-        assert [found[number].text for number in range(len(LINES))] == expected
-        next(iter(pool.processes.values())).kill()
-        with pytest.raises(UserError, match="worker process ended unexpectedly"):
-            list(pool.translate_lines(lines, SearchOptions()))
-
-
-def test_workers_report_a_damaged_model(model: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    for path in model.iterdir():
-        data = bytearray(path.read_bytes())
-        if path.name == "model.safetensors":
-            data[-5] ^= 1
-        (broken / path.name).write_bytes(data)
-    settings = WorkerSettings((broken,), "cpu", int8=False, threads=1)
-    with WorkerPool(settings, count=1) as pool, pytest.raises(IntegrityError):
-        list(pool.translate_lines([Line(0, "the cat")], SearchOptions()))
 
 
 def test_python_interface(model: Path) -> None:

@@ -21,7 +21,7 @@ from nmt.decoding.streaming import (
     windows,
 )
 from nmt.decoding.translation import Line
-from nmt.decoding.workers import cut_chunks
+from nmt.decoding.workers import ChunkSize, cut_chunks
 from nmt.errors import DataError
 
 
@@ -125,9 +125,12 @@ def test_batches_hold_every_sentence_once_and_few_tokens(
 
 @given(texts=st.lists(st.text(max_size=20), max_size=30), count=st.integers(1, 4))
 def test_workers_get_every_line_once(texts: list[str], count: int) -> None:
-    chunks = cut_chunks([Line(number, text) for number, text in enumerate(texts)], count)
+    lines = [Line(number, text) for number, text in enumerate(texts)]
+    chunks = cut_chunks(lines, count, ChunkSize(lines=8, characters=40))
     assert sorted(position for chunk in chunks for position in chunk) == list(range(len(texts)))
-    assert all(len(chunk) <= -(-len(texts) // count) for chunk in chunks)
+    assert all(len(chunk) <= min(8, -(-len(texts) // count)) for chunk in chunks)
+    sizes = [sum(len(texts[position]) for position in chunk) for chunk in chunks]
+    assert all(size <= 40 for size in sizes)
 
 
 def source(name: str, *lines: str) -> LineSource:
