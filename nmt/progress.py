@@ -7,9 +7,17 @@ from tqdm import tqdm
 
 
 def progress_bar(
-    *, total: int | None, unit: str, description: str, initial: int = 0
+    *,
+    total: int | None,
+    unit: str,
+    description: str,
+    initial: int = 0,
+    position: int | None = None,
 ) -> "tqdm[Any]":
-    """A bar on standard error with rate and time left; use as a context, call `.update(n)`."""
+    """A bar on standard error with rate and time left; use as a context, call `.update(n)`.
+
+    Bars of several positions are drawn below each other, and go when they are closed.
+    """
     return tqdm(
         total=total,
         initial=initial,
@@ -20,4 +28,6 @@ def progress_bar(
         disable=None,  # quiet when standard error is no terminal
         dynamic_ncols=True,
         mininterval=0.2,
+        position=position,
+        leave=position is None,
     )

@@ -1,14 +1,23 @@
 """nmt-table: run or resume a grid of variants and seeds of a recipe, and print its results."""
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nmt.cli import console
 from nmt.cli.arguments import whole_number
 from nmt.errors import ConfigError
 from nmt.recipes.variants import configs_of, find_recipe, find_variant
+
+if TYPE_CHECKING:
+    from nmt.recipes.grid import Cell
+    from nmt.recipes.table import PaperScore
+
+logger = logging.getLogger(__name__)
 
 BASELINE = "softmax"
 DESCRIPTION = """\
@@ -16,12 +25,20 @@ Run all stages of a recipe but the analysis for several variants and seeds, then
 mean and deviation over seeds, the paper's numbers and the difference, and whether a variant differs
 from the baseline (paired bootstrap on the translations of the first seed of each).
 What is done is skipped and what was cut goes on, so the same command resumes a grid. A run that
-diverges is shown as a dash and the grid goes on; anything else that fails stops it."""
+diverges is shown as a dash and the grid goes on; anything else that fails stops it. With --gpus
+runs are made side by side, one per GPU, and a run that fails does not stop the others."""
 EPILOG = """\
 examples:
   nmt-table recipes/multi30k_en_de --variants softmax rela-g --seeds 1 2 3
   nmt-table recipes/wmt14_en_de --no-run --format latex --output table.tex
   nmt-table recipes/wmt16_ro_en --runs runs/short train.max_updates=20000
+  nmt-table recipes/wmt14_en_de --gpus 8
+  nmt-table recipes/wmt14_en_de --seeds 1 2 3 --slurm-array grid.sh && bash grid.sh --partition=gpu
+
+With --gpus, Ctrl-C and SIGTERM (exit 130, 143) let all runs save their work, and the same command
+resumes them; a second Ctrl-C ends them at once. The output of each run is in results/table.log of
+its directory. GPUs have the numbers that torch gives them. `--gpus 2 train.device=cpu` makes two
+runs side by side on the CPU.
 
 The run with the seed of the config is that of `run.sh VARIANT`, seed 2 is in VARIANT-seed2.
 Settings are those of run.sh, for all runs. Exit codes are those of the stage that failed."""
@@ -53,9 +70,7 @@ def build_parser() -> console.SettingsParser:
         metavar="NAME",
         help=f"the variant that others are compared with (default: {BASELINE} if it is a row)",
     )
-    parser.add_argument(
-        "--no-run", action="store_true", help="print what there is, and run nothing"
-    )
+    add_execution(parser)
     parser.add_argument(
         "--format", choices=["markdown", "latex", "json"], default="markdown", help="of the table"
     )
@@ -77,8 +92,44 @@ def build_parser() -> console.SettingsParser:
     return parser
 
 
-def table(arguments: argparse.Namespace) -> int:
-    """Run the grid, make the table, write it."""
+def add_execution(parser: console.SettingsParser) -> None:
+    """The options that say what is run, and where."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--gpus",
+        metavar="N|0,1,3",
+        help="make runs side by side, one on each of N GPUs of this machine, or of those listed",
+    )
+    where.add_argument(
+        "--slurm-array",
+        type=Path,
+        metavar="FILE",
+        help="run nothing, but write a script that submits the grid to SLURM: a job that prepares "
+        "the data, an array with one task per run, and a job that prints the table",
+    )
+    where.add_argument(
+        "--only",
+        choices=["prepare", "runs", "table"],
+        help="only prepare the data; or only make the runs, whose data is prepared, and print no "
+        "table; or only print the table of what there is",
+    )
+    where.add_argument(
+        "--no-run", dest="only", action="store_const", const="table", help="short for --only table"
+    )
+
+
+@dataclass(frozen=True)
+class Request:
+    """The grid that a command line asks for; its words are sorted into lists."""
+
+    directory: Path
+    variants: list[str]
+    seeds: list[int]
+    settings: list[str]
+
+
+def read_request(arguments: argparse.Namespace) -> Request:
+    """Tell variants and seeds from the settings that may follow them."""
     lists = (arguments.variants, arguments.seeds, arguments.settings)
     settings = [word for words in lists for word in words if "=" in word]
     names, seeds, unknown = ([word for word in words if "=" not in word] for words in lists)
@@ -88,35 +139,161 @@ def table(arguments: argparse.Namespace) -> int:
         numbers = [whole_number(seed) for seed in seeds]
     except argparse.ArgumentTypeError as error:
         raise ConfigError(f"--seeds: {error}") from error
+    return Request(find_recipe(arguments.recipe_name), names, numbers, settings)
 
-    from nmt.data.text import LineWriter
-    from nmt.recipes.grid import make_grid, run_grid
-    from nmt.recipes.table import PAPER, make_table, read_paper
-    from nmt.recipes.table_text import as_json, latex, markdown
 
-    directory = find_recipe(arguments.recipe_name)
+def table(arguments: argparse.Namespace) -> int:
+    """Run the grid, make the table, write it."""
+    request = read_request(arguments)
+
+    from nmt.recipes.grid import make_grid
+    from nmt.recipes.table import PAPER, read_paper
+
     grid = make_grid(
-        directory,
-        names,
-        numbers,
-        settings=settings,
+        request.directory,
+        request.variants,
+        request.seeds,
+        settings=request.settings,
         runs=arguments.runs,
         recipe_name=arguments.recipe,
         without=arguments.without,
         provided=arguments.data,
     )
-    baseline = find_baseline(
-        directory, arguments.baseline, rows=[cells[0].variant for cells in grid]
+    rows = [cells[0].variant for cells in grid]
+    baseline = find_baseline(request.directory, arguments.baseline, rows=rows)
+    paper = read_paper(request.directory / PAPER)
+    if arguments.slurm_array is not None:
+        return write_script(arguments, request, grid)
+    failure = run(arguments, request, grid)
+    if arguments.only in (None, "table") and (failure is None or failure.show_table):
+        write_table(arguments, grid, paper, baseline)
+    return 0 if failure is None else failure.exit_code
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The exit code of a grid that is not complete, and whether its table is of use."""
+
+    exit_code: int
+    show_table: bool = False
+
+
+def run(
+    arguments: argparse.Namespace, request: Request, grid: "list[list[Cell]]"
+) -> Failure | None:
+    """Make the runs of a grid; None when all is done."""
+    from nmt.recipes.grid import prepare_grid, run_grid
+
+    devices = None if arguments.gpus is None else find_devices(arguments.gpus, grid)
+    if arguments.only in (None, "prepare") and (code := prepare_grid(grid)) is not None:
+        return Failure(code)
+    if devices is not None:
+        return run_on_gpus(arguments, request, grid, devices)
+    if arguments.only in (None, "runs") and (code := run_grid(grid)) is not None:
+        return Failure(code)
+    return None
+
+
+def find_devices(asked: str, grid: "list[list[Cell]]") -> list[str]:
+    """The GPUs that --gpus asks for, or slots without a GPU for runs on the CPU."""
+    from nmt.recipes.side_by_side import visible_devices
+    from nmt.recipes.stages import visible_gpus
+
+    on_cpu = all(cell.run.config.train.device == "cpu" for cells in grid for cell in cells)
+    return visible_devices(asked, None if on_cpu else visible_gpus())
+
+
+def run_on_gpus(
+    arguments: argparse.Namespace,
+    request: Request,
+    grid: "list[list[Cell]]",
+    devices: Sequence[str],
+) -> Failure | None:
+    """Make the runs of a grid side by side."""
+    from nmt.recipes.grid import in_order
+    from nmt.recipes.side_by_side import Job, run_jobs
+
+    jobs = [
+        Job(
+            name=str(cell),
+            line=(
+                *command_line(arguments, request),
+                *("--variants", cell.variant, "--seeds", str(cell.seed), "--only", "runs"),
+            ),
+            log=cell.run.results / "table.log",
+            metrics=cell.run.config.run_dir / "metrics.jsonl",
+            updates=cell.run.config.train.max_updates,
+        )
+        for cell in in_order(grid)
+    ]
+    ending = run_jobs(jobs, devices)
+    if ending.stopped is not None:
+        logger.warning("stopped; the same command goes on from here")
+        return Failure(ending.stopped)
+    if ending.failed:
+        logger.warning(
+            "%d of %d runs failed; the same command tries them again", len(ending.failed), len(jobs)
+        )
+        return Failure(next(iter(ending.failed.values())), show_table=True)
+    return None
+
+
+def command_line(arguments: argparse.Namespace, request: Request) -> list[str]:
+    """The command line of nmt-table but for --variants and --seeds, wherever it is started."""
+    options = {
+        "--runs": arguments.runs and arguments.runs.absolute(),
+        "--data": arguments.data and arguments.data.absolute(),
+        "--recipe": None if arguments.recipe == "recipe" else arguments.recipe,
+    }
+    words = [word for name, value in options.items() if value for word in (name, str(value))]
+    words += [word for corpus in arguments.without for word in ("--without", corpus)]
+    head = [sys.executable, "-m", "nmt.cli.table", str(request.directory)]
+    return [*head, *request.settings, *words]
+
+
+def write_script(arguments: argparse.Namespace, request: Request, grid: "list[list[Cell]]") -> int:
+    """Write the script that submits the grid to SLURM."""
+    from nmt.recipes.grid import in_order
+    from nmt.recipes.slurm import ArrayJob, array_script
+    from nmt.storage.files import replace_file
+
+    path: Path = arguments.slurm_array.absolute()
+    output = (arguments.output or path.with_suffix(".table")).absolute()
+    table = ["--format", arguments.format, "--output", str(output)]
+    if arguments.baseline is not None:
+        table += ["--baseline", arguments.baseline]
+    cells, variants = in_order(grid), [row[0].variant for row in grid]
+    seeds = ["--seeds", *map(str, request.seeds)] if request.seeds else []
+    job = ArrayJob(
+        task=grid[0][0].run.layout.directory.name,
+        directory=Path.cwd(),
+        command=command_line(arguments, request),
+        grid=["--variants", *variants, *seeds],
+        runs=[(cell.variant, cell.seed) for cell in cells],
+        table=table,
     )
-    paper = read_paper(directory / PAPER)
-    if not arguments.no_run and (code := run_grid(grid)) is not None:
-        return code
+    replace_file(path, array_script(job, path).encode())
+    path.chmod(0o755)
+    logger.info("written: %s; submit it with: bash %s", path, arguments.slurm_array)
+    return 0
+
+
+def write_table(
+    arguments: argparse.Namespace,
+    grid: "list[list[Cell]]",
+    paper: "dict[str, PaperScore]",
+    baseline: str,
+) -> None:
+    """Print the table, or write it to a file."""
+    from nmt.data.text import LineWriter
+    from nmt.recipes.table import make_table
+    from nmt.recipes.table_text import as_json, latex, markdown
+
     result = make_table(grid, paper=paper, baseline=baseline)
     text = {"markdown": markdown, "latex": latex, "json": as_json}[arguments.format](result)
     with LineWriter(arguments.output) as writer:
         for line in text.split("\n"):
             writer.write(line)
-    return 0
 
 
 def find_baseline(directory: Path, asked: str | None, *, rows: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from nmt.recipes.variants import configs_of, find_variant, make_run, variants
 
 logger = logging.getLogger(__name__)
 
-STAGES: tuple[StageName, ...] = ("prepare", "train", "average", "translate", "score")
+STAGES: tuple[StageName, ...] = ("train", "average", "translate", "score")  # after prepare
 DIVERGED = "diverged"  # in results: a stage after training met numbers that are not finite
 RESERVED = ("seed", "run_dir")
 
@@ -105,26 +105,43 @@ def make_grid(
 # ---------------------------------------------------------------- running
 
 
+def in_order(grid: Sequence[Sequence[Cell]]) -> list[Cell]:
+    """All runs of a grid, seed by seed: every variant has its first before any has its second."""
+    return [cell for column in zip(*grid, strict=True) for cell in column]
+
+
+def prepare_grid(grid: Sequence[Sequence[Cell]]) -> int | None:
+    """Prepare the data of all runs; None when that is done, else the exit code of what failed."""
+    prepared = []
+    for cell in in_order(grid):
+        data = (cell.run.config.data, resolved_prepared_dir(cell.run.config))
+        if data not in prepared:
+            prepared.append(data)
+            try:
+                run_stage("prepare", cell.run)
+            except FailedError as error:
+                logger.warning("stopped at the data; the same command goes on from here")
+                return error.exit_code
+    return None
+
+
 def run_grid(grid: Sequence[Sequence[Cell]]) -> int | None:
     """Run what is not done, seed by seed; None when all is, else the exit code of what stopped it.
 
-    A run that diverges is recorded and the grid goes on; it is not tried again.
+    The data has to be prepared. A run that diverges is recorded and the grid goes on; it is not
+    tried again.
     """
-    cells = [cell for column in zip(*grid, strict=True) for cell in column]
-    prepared = []
+    cells = in_order(grid)
     for number, cell in enumerate(cells, start=1):
         run = cell.run
         logger.info("==== run %d of %d: %s", number, len(cells), cell)
         if read_status(run) == "diverged":
             logger.info("diverged before, not tried again; to do so remove %s", run.config.run_dir)
             continue
-        data = (run.config.data, resolved_prepared_dir(run.config))
-        stages = STAGES[1:] if data in prepared else STAGES
-        prepared.append(data)
         try:
             # Scores of single runs are for the log: standard output is for the table.
             with contextlib.redirect_stdout(sys.stderr):
-                for name in stages:
+                for name in STAGES:
                     run_stage(name, run)
         except FailedError as error:
             # With several processes the launcher has an exit code of its own.

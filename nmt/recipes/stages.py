@@ -228,17 +228,35 @@ def execute(line: Sequence[str]) -> None:
     are passed on.
     """
     logger.info("$ %s", shlex.join(["python", *line[1:]]))
-    with subprocess.Popen(line) as process:
-        handlers = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            handlers[number] = signal.signal(number, lambda got, _: process.send_signal(got))
-        try:
+    received: list[int] = []
+    started: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        received.append(number)
+        for process in started:
+            process.send_signal(number)
+
+    handlers = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        handlers[number] = signal.signal(number, pass_on)
+    try:
+        with subprocess.Popen(line) as process:
+            started.append(process)
+            for early in received:  # before it was started
+                process.send_signal(early)
             code = process.wait()
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if signal.SIGUSR1 in received and code in (0, -signal.SIGUSR1):
+        raise FailedError(0)  # stopped, perhaps before it had begun, to be queued again
     if code:
-        raise FailedError(code if code > 0 else 128 - code)
+        raise FailedError(exit_code(code))
+
+
+def exit_code(code: int) -> int:
+    """The exit code of a process as a shell gives it; processes that die of a signal have one."""
+    return code if code >= 0 else 128 - code
 
 
 def json_output(name: str, arguments: Sequence[str]) -> list[dict[str, Any]]:
@@ -247,7 +265,7 @@ def json_output(name: str, arguments: Sequence[str]) -> list[dict[str, Any]]:
     logger.info("$ %s", shlex.join(["python", *line[1:]]))
     done = subprocess.run(line, stdout=subprocess.PIPE, check=False)
     if done.returncode:
-        raise FailedError(done.returncode)
+        raise FailedError(exit_code(done.returncode))
     scores: list[dict[str, Any]] = json.loads(done.stdout)["systems"][0]["scores"]
     return scores
 
