@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.corpus import EncodedCorpus, Integers
+from nmt.data.loss_inputs import PackedInputs, pack_inputs
 from nmt.data.vocabulary import BOS, PAD
 
 Indices = npt.NDArray[np.int64]
@@ -38,12 +39,25 @@ class Batch:
     target_visible: Tensor  # [B, T] bool
     indices: Indices  # [B] positions in the corpus
     num_target_tokens: int  # padding not counted
+    packed: PackedInputs | None = None  # made in advance for the loss
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch with its tensors on `device`."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in tensors.items()}
         return replace(self, **moved)
+
+    def pack(self, *, pinned: bool) -> "Batch":
+        """The same batch with the arguments of its loss packed, in pinned memory or not."""
+        inputs = pack_inputs(
+            self.source,
+            self.source_visible,
+            self.target_input,
+            self.target_output,
+            self.target_visible,
+            pinned=pinned,
+        )
+        return replace(self, packed=inputs)
 
 
 def make_batch(corpus: EncodedCorpus, indices: npt.NDArray[np.integer[Any]]) -> Batch:
@@ -215,7 +229,8 @@ class BatchStream:
 
     An update is `accumulate` consecutive batches of an epoch, or what is left at its end. Process
     `rank` computes every `world_size`-th of them. A background thread makes `prefetch` batches in
-    advance (0: no thread); the stream does not depend on it.
+    advance (0: no thread); the stream does not depend on it. With `pinned` it also
+    packs the inputs of the loss in pinned memory, from which a GPU copies them.
     """
 
     corpus: EncodedCorpus
@@ -225,6 +240,7 @@ class BatchStream:
     rank: int = 0
     world_size: int = 1
     prefetch: int = 0
+    pinned: bool = False
 
     def plan(self, epoch: int) -> EpochPlan:
         """The batches of one epoch; raises DataError if the files have changed."""
@@ -239,10 +255,11 @@ class BatchStream:
 
     def updates(self, start: StreamState = STREAM_START) -> Iterator[Update]:
         """The updates from `start` on, without end; closing the iterator stops its thread."""
+        updates = map(pin_inputs, self._updates(start)) if self.pinned else self._updates(start)
         if self.prefetch == 0:
-            return self._updates(start)
+            return updates
         batches_per_update = -(-self.accumulate // self.world_size)
-        return ahead(self._updates(start), depth=-(-self.prefetch // batches_per_update))
+        return ahead(updates, depth=-(-self.prefetch // batches_per_update))
 
     def _updates(self, start: StreamState) -> Iterator[Update]:
         epoch, position = start
@@ -261,6 +278,11 @@ class BatchStream:
                 yield Update(epoch, position, batches, tokens, following)
                 position = end
             epoch, position = epoch + 1, 0
+
+
+def pin_inputs(update: Update) -> Update:
+    """The update with the inputs of the loss of each batch packed in pinned memory."""
+    return update._replace(batches=[batch.pack(pinned=True) for batch in update.batches])
 
 
 def ahead(items: Iterator[Item], *, depth: int) -> Iterator[Item]:

@@ -17,6 +17,7 @@ from nmt.ops.kernels import missing_kernels
 from nmt.ops.native import training
 
 LOGITS_AT_ONCE = 8 * 1024 * 1024  # numbers in one slice of logits: 32 MB in float32
+LOGITS_AT_ONCE_ON_GPU = 64 * 1024 * 1024  # where fewer launches count for more than a cache
 HALF_PRECISION_SCALE = 1024.0  # keeps small gradients of the logits representable in float16
 
 Losses = tuple[Tensor, Tensor]
@@ -85,6 +86,7 @@ class SlicedCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         target: Tensor,
         smoothing: float,
+        needs_gradient: bool,
     ) -> Losses:
         compute = compute_type(hidden)
         half = compute in (torch.float16, torch.bfloat16)
@@ -93,8 +95,8 @@ class SlicedCrossEntropy(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             hidden_c, weight_c = hidden.to(compute), weight.to(compute)
             vocabulary = weight.shape[0]
-            rows = max(16, LOGITS_AT_ONCE // vocabulary)
-            needs_gradient = hidden.requires_grad or weight.requires_grad
+            at_once = LOGITS_AT_ONCE_ON_GPU if hidden.is_cuda else LOGITS_AT_ONCE
+            rows = max(16, at_once // vocabulary)
             grad_hidden = torch.empty_like(hidden, dtype=exact) if needs_gradient else None
             grad_weight = torch.zeros_like(weight, dtype=exact) if needs_gradient else None
             buffer = hidden.new_empty((min(rows, len(hidden)), vocabulary), dtype=compute)
@@ -146,6 +148,7 @@ class SlicedCrossEntropy(torch.autograd.Function):
             (grad_weight * factor).to(weight_type),
             None,
             None,
+            None,
         )
 
 
@@ -160,7 +163,9 @@ def sliced(slices: SliceFunctions) -> Callable[[Tensor, Tensor, Tensor, float], 
     """The losses by some functions of slices."""
 
     def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Losses:
-        losses: Losses = SlicedCrossEntropy.apply(slices, hidden, weight, target, smoothing)  # type: ignore[no-untyped-call]
+        losses: Losses = SlicedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            slices, hidden, weight, target, smoothing, cuda.wants_gradient(hidden, weight)
+        )
         return losses
 
     return cross_entropy

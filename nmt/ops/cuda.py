@@ -48,6 +48,11 @@ def draw_seed(rate: float, device: torch.device) -> Tensor | None:
     return torch.randint(1 << 62, (1,), device=device) if rate > 0.0 else None
 
 
+def wants_gradient(*tensors: Tensor) -> bool:
+    """Whether a backward pass can follow; inside an autograd function nobody can tell."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
 def refuses_head_norm(z: Tensor, gain: Tensor | None, gate: Tensor | None, norm: str) -> str | None:
     """Why the norm of joined heads cannot be taken, or None."""
     if norm != "rms":
@@ -117,5 +122,7 @@ def cross_entropy(
     """The losses with one buffer of logits, which become their own gradient in place."""
     from nmt.ops.triton.loss import FusedCrossEntropy
 
-    losses: tuple[Tensor, Tensor] = FusedCrossEntropy.apply(hidden, weight, target, smoothing)  # type: ignore[no-untyped-call]
+    losses: tuple[Tensor, Tensor] = FusedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, target, smoothing, wants_gradient(hidden, weight)
+    )
     return losses

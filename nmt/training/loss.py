@@ -28,7 +28,7 @@ class TranslationLoss(nn.Module):
         """`positions` [N]: where in the flattened [B, T] the tokens `gold` [N] are to come."""
         hidden = self.model(source, source_visible, target_input)
         return cross_entropy(
-            hidden.flatten(0, 1)[positions],
+            hidden.flatten(0, 1).index_select(0, positions),  # its backward pass sorts nothing
             self.model.output_weight,
             gold,
             self.smoothing,

@@ -133,6 +133,7 @@ class Trainer:
             rank=self.processes.rank,
             world_size=self.processes.size,
             prefetch=train.prefetch,
+            pinned=self.processes.device.type == "cuda",
         )
         return stream.updates(StreamState(self.state.epoch, self.state.position))
 

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nmt.config.config import Config
 from nmt.data.batching import Batch, Update
+from nmt.data.loss_inputs import LossInputs
 from nmt.errors import ConfigError
 from nmt.training.compilation import compiled_loss, compiler_errors
 from nmt.training.distributed import Processes
@@ -237,14 +238,11 @@ class Average:
             value.copy_(kept)
 
 
-def loss_inputs(batch: Batch, device: torch.device) -> tuple[Tensor, ...]:
-    """The arguments of TranslationLoss on the device; positions are found on the host."""
-    positions = batch.target_visible.flatten().nonzero().squeeze(1)
-    gold = batch.target_output.flatten()[positions]
-    tensors = (batch.source, batch.source_visible, batch.target_input, positions, gold)
-    if device.type == "cpu":
-        return tensors
-    return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+def loss_inputs(batch: Batch, device: torch.device) -> LossInputs:
+    """The arguments of TranslationLoss on the device, packed now unless they have been."""
+    packed = batch.packed or batch.pack(pinned=device.type == "cuda").packed
+    assert packed is not None
+    return packed.on(device)
 
 
 def split_batch(batch: Batch, pieces: int) -> list[Batch]:

@@ -2,43 +2,59 @@
 
 import json
 import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-DIRECTORY = Path(sys.argv[1])
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import device  # noqa: E402
 
-device.load(DIRECTORY)
+device.load(Path(sys.argv[1]))
 
 import torch  # noqa: E402
+from recorder import Recorder  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from nmt.bench.synthetic import Shapes, synthetic_config  # noqa: E402
+from nmt.bench.synthetic import Shapes, synthetic_config, write_synthetic_corpus  # noqa: E402
+from nmt.bench.training import first_updates  # noqa: E402
+from nmt.config.config import Config  # noqa: E402
+from nmt.data.batching import Batch, Update  # noqa: E402
+from nmt.model.transformer import Transformer  # noqa: E402
 from nmt.ops.attention import attention  # noqa: E402
 from nmt.ops.attention_call import AttentionCall  # noqa: E402
 from nmt.ops.backend import force_backend  # noqa: E402
 from nmt.ops.score_mappings import Softmax  # noqa: E402
+from nmt.training.distributed import Processes  # noqa: E402
+from nmt.training.loss import TranslationLoss  # noqa: E402
 from nmt.training.precision import with_precision  # noqa: E402
+from nmt.training.state import TrainingState  # noqa: E402
+from nmt.training.update import Updater, loss_inputs  # noqa: E402
 
 GPU = torch.device("cuda", 0)
+SHAPES = Shapes(dim=64, heads=4, layers=2, feed_forward_dim=128, vocabulary=500, batch_tokens=400)
 
 
-class Products(TorchDispatchMode):
-    """Collects the types of the results of batched products."""
+class Calls(TorchDispatchMode):
+    """Counts operators, and collects the types of the results of batched products."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.types: list[str] = []
+        self.names: list[str] = []
+        self.product_types: list[str] = []
 
     def __torch_dispatch__(  # type: ignore[override]
         self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.bmm.default:
-            self.types.append(str(result.dtype).removeprefix("torch."))
+        name = func._schema.name.split("::")[1]
+        if name == "_to_copy" and args[0].is_cuda != result.is_cuda:
+            name = "copy to the device" if result.is_cuda else "copy to the host"
+        self.names.append(name)
+        if name == "bmm":
+            self.product_types.append(str(result.dtype).removeprefix("torch."))
         return result
 
 
@@ -47,16 +63,67 @@ def product_types() -> list[str]:
     call = AttentionCall(Softmax(), heads=2, scale=0.5, dropout=0.0, training=True)
     with FakeTensorMode(), force_backend("reference"), torch.autocast("cuda", torch.bfloat16):
         projections = (torch.empty(3, 5, 48, device=GPU, dtype=torch.bfloat16),)
-        with Products() as products:
+        with Calls() as calls:
             attention(call, projections, None, ())
-    return products.types
+    return calls.product_types
+
+
+def fake_batch(batch: Batch, mode: FakeTensorMode) -> Batch:
+    """The batch as the prefetching thread leaves it, in fake memory."""
+    packed = batch.pack(pinned=False).packed
+    assert packed is not None
+    block = mode.from_tensor(packed.block)
+    return replace(batch, packed=replace(packed, block=block))
+
+
+def make_updates(config: Config, mode: FakeTensorMode) -> list[Update]:
+    with tempfile.TemporaryDirectory() as directory:
+        updates = first_updates(config, write_synthetic_corpus(Path(directory), SHAPES), 3)
+    return [
+        update._replace(batches=[fake_batch(batch, mode) for batch in update.batches])
+        for update in updates
+    ]
+
+
+def make_updater(config: Config, idle_batch: Batch) -> Updater:
+    with GPU:
+        model = Transformer(
+            config.model,
+            source_vocabulary_size=SHAPES.vocabulary,
+            target_vocabulary_size=SHAPES.vocabulary,
+        )
+    loss = TranslationLoss(model, smoothing=0.1)
+    return Updater(loss, config, Processes(0, 1, GPU, None), idle_batch=idle_batch)
+
+
+def update_facts(config: Config) -> dict[str, Any]:
+    """What two updates of two batches each ask of the device, and a pass of validation."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    config = replace(config, train=replace(config.train, accumulate=2))
+    updates = make_updates(config, mode)
+    with mode:
+        updater, state = make_updater(config, updates[0].batches[0]), TrainingState()
+        updater.run(updates[0], state)
+        with Calls() as calls, Recorder() as recorder:
+            for update in updates[1:]:
+                updater.run(update, state)
+        batch = updates[0].batches[0]
+        with torch.inference_mode(), Calls() as validation, updater.autocast():
+            updater.loss(*loss_inputs(batch, GPU))
+    return {
+        "copies": calls.names.count("copy to the device"),
+        "index_put": sum("index_put" in name for name in calls.names),
+        "synchronisations": dict(recorder.synchronisations),
+        "validation_products": validation.names.count("mm"),
+    }
 
 
 def main() -> None:
-    config = synthetic_config(Shapes(), precision="auto")
+    config = with_precision(synthetic_config(SHAPES, precision="auto"), GPU)
     facts = {
-        "precision": with_precision(config, GPU).train.precision,
+        "precision": config.train.precision,
         "products": product_types(),
+        "update": update_facts(config),
     }
     print(json.dumps(facts))
 

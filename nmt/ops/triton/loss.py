@@ -20,7 +20,12 @@ class FusedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        smoothing: float,
+        needs_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         kind = hidden.device.type
         compute = (
@@ -29,12 +34,12 @@ class FusedCrossEntropy(torch.autograd.Function):
         half = compute != torch.float32
         ctx.scale = HALF_PRECISION_SCALE if half else 1.0
         ctx.dtypes = hidden.dtype, weight.dtype
-        needs_gradient = any(ctx.needs_input_grad[:2])
         with torch.autocast(kind, enabled=False):
             hidden_c, weight_c = hidden.to(compute), weight.to(compute)
             rows = max(16, LOGITS_AT_ONCE // weight.shape[0])
-            grad_hidden = torch.empty_like(hidden_c)
-            grad_weight = weight.new_zeros(weight.shape, dtype=torch.float32)
+            if needs_gradient:
+                grad_hidden = torch.empty_like(hidden_c)
+                grad_weight = weight.new_zeros(weight.shape, dtype=torch.float32)
             losses, likelihoods = [], []
             for start in range(0, len(hidden), rows):
                 part = hidden_c[start : start + rows]
@@ -62,6 +67,7 @@ class FusedCrossEntropy(torch.autograd.Function):
         return (
             (grad_hidden * factor).to(hidden_type),
             (grad_weight * factor).to(weight_type),
+            None,
             None,
             None,
         )

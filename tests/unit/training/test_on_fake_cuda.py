@@ -35,3 +35,18 @@ def test_training_is_in_bfloat16(facts: dict[str, Any]) -> None:
 def test_plain_attention_does_not_round_its_scores(facts: dict[str, Any]) -> None:
     """Scores in float32, the output in bfloat16."""
     assert facts["products"] == ["float32", "bfloat16"]
+
+
+def test_one_copy_brings_a_batch_to_the_device(facts: dict[str, Any]) -> None:
+    """Two updates of two batches each; the host waits for nothing."""
+    assert facts["update"]["copies"] == 4
+    assert facts["update"]["synchronisations"] == {}
+
+
+def test_target_positions_are_taken_without_a_sort(facts: dict[str, Any]) -> None:
+    assert facts["update"]["index_put"] == 0
+
+
+def test_validation_computes_no_gradients_of_the_loss(facts: dict[str, Any]) -> None:
+    """One product, for the logits; the gradients would take two more."""
+    assert facts["update"]["validation_products"] == 1
