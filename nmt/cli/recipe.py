@@ -73,8 +73,6 @@ def build_parser() -> console.SettingsParser:
 
 def run_recipe(arguments: argparse.Namespace) -> int:
     """Run the stages that were asked for."""
-    from nmt.recipes.stages import FailedError, run_stage
-
     if arguments.recipe_name is None:
         if not arguments.list:
             raise ConfigError("expected a RECIPE; nmt-recipe --list shows them")
@@ -84,6 +82,8 @@ def run_recipe(arguments: argparse.Namespace) -> int:
     if arguments.list:
         print("\n".join(list_variants(directory)))
         return 0
+    from nmt.recipes.stages import FailedError, run_stage  # imports packages: not for a list
+
     named = [word for word in arguments.words if "=" not in word]
     if len(named) > 1:
         raise ConfigError(f"expected one variant, got {' and '.join(named)}")

@@ -2,7 +2,4 @@
 # Runs this recipe: bash run.sh [variant] [--stage NAME] [--data DIR] [section.key=value ...]; --help says more.
 set -euo pipefail
 recipe="$(cd "$(dirname "$0")" && pwd)"
-start="$PWD"
-source "$recipe/../../scripts/environment.sh"
-cd "$start"
-exec nmt-recipe "$recipe" "$@"
+source "$recipe/../../scripts/recipe.sh"

@@ -140,7 +140,7 @@ time.sleep(30)
 """
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGUSR1", 9)])
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGUSR1", 9), ("SIGUSR1", 0)])
 def test_signals_reach_the_command_and_its_exit_code_comes_back(name, code, capfd):
     before = signal.getsignal(getattr(signal, name))
     ready = threading.Event()
