@@ -6,7 +6,7 @@ does; the references (plain softmax, torch's fused attention) start from three p
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nmt.bench.kinds import LEARNED
 from nmt.bench.timing import measure_rounds, seconds
 from nmt.config.attention_kinds import ATTENTION_KINDS
 from nmt.config.config import AttentionConfig
@@ -22,10 +23,10 @@ from nmt.model.attention import AttentionCore
 CASE_SECONDS = 0.03  # a case repeats its call until it takes about this long
 REFERENCES = ("plain softmax", "torch SDPA")
 VARIANTS = {
-    "entmax, alpha learned": AttentionConfig("entmax", alpha="learned"),
+    LEARNED: AttentionConfig("entmax", alpha="learned"),
     "sparsemax, package": AttentionConfig("sparsemax", backend="package"),
     "entmax15, package": AttentionConfig("entmax15", backend="package"),
-    "entmax, alpha learned, package": AttentionConfig("entmax", alpha="learned", backend="package"),
+    f"{LEARNED}, package": AttentionConfig("entmax", alpha="learned", backend="package"),
 }
 
 
@@ -52,11 +53,18 @@ class Measurement:
     relative_speed: float
 
 
-def measure_attention(sizes: Sizes, lengths: Sequence[int]) -> Iterator[list[Measurement]]:
-    """All implementations, length by length."""
+def attention_cases() -> dict[str, AttentionConfig]:
+    """The kinds of the table and their variants, by name."""
+    return {kind: AttentionConfig(kind) for kind in ATTENTION_KINDS} | VARIANTS
+
+
+def measure_attention(
+    sizes: Sizes, lengths: Sequence[int], cases: Mapping[str, AttentionConfig]
+) -> Iterator[list[Measurement]]:
+    """The references and all cases, length by length."""
     device = torch.device(sizes.device)
     for length in lengths:
-        forms = make_forms(sizes, length)
+        forms = make_forms(sizes, length, cases)
         calls = [calls_needed(form, device) for form in forms.values()]
         times = measure_rounds(
             list(forms.values()), repeats=sizes.repeats, device=device, calls=calls
@@ -75,7 +83,9 @@ def calls_needed(form: Callable[[], None], device: torch.device) -> int:
     return max(1, math.ceil(CASE_SECONDS / seconds(form, device)))
 
 
-def make_forms(sizes: Sizes, length: int) -> dict[str, Callable[[], None]]:
+def make_forms(
+    sizes: Sizes, length: int, cases: Mapping[str, AttentionConfig]
+) -> dict[str, Callable[[], None]]:
     """By name a function that runs an implementation forward and backward once."""
     batch = max(1, sizes.tokens // length)
     generator = torch.Generator().manual_seed(1)
@@ -115,7 +125,6 @@ def make_forms(sizes: Sizes, length: int) -> dict[str, Callable[[], None]]:
         "plain softmax": run(plain, separate),
         "torch SDPA": run(fused, separate),
     }
-    cases = {kind: AttentionConfig(kind) for kind in ATTENTION_KINDS} | VARIANTS
     for name, case in cases.items():
         core = AttentionCore(sizes.dim, sizes.heads, attention=case, dropout=sizes.dropout)
         core.to(sizes.device).train()

@@ -130,6 +130,7 @@ def add_attention(benchmarks: Any) -> None:
     parser = benchmarks.add_parser(
         "attention", help="the attention core, forward and backward", description=ATTENTION
     )
+    add_kinds(parser, "by default also with the entmax package")
     add_numbers(parser, "--lengths", [16, 32, 64, 128, 256, 512], "sentence lengths")
     add_number(parser, "--tokens", 4096, "tokens in a batch")
     add_number(parser, "--dim", 256, "width of the model")
@@ -310,6 +311,7 @@ def bench_decode(arguments: argparse.Namespace) -> None:
 def bench_attention(arguments: argparse.Namespace) -> None:
     """Print the table of the attention benchmark, length by length."""
     check_heads(arguments.dim, arguments.heads)
+    kinds = check_kinds(arguments.kinds)
     check_files(arguments, [])
     from dataclasses import asdict
 
@@ -325,7 +327,10 @@ def bench_attention(arguments: argparse.Namespace) -> None:
     machine = describe_machine(device)
     print(machine, Table(report.ATTENTION_COLUMNS, []).markdown(), sep="\n\n", flush=True)
     rows: list[attention.Measurement] = []
-    for measurements in attention.measure_attention(sizes, arguments.lengths):
+    cases = attention.attention_cases()
+    if arguments.kinds is not None:
+        cases = {kind: cases[kind] for kind in kinds}
+    for measurements in attention.measure_attention(sizes, arguments.lengths, cases):
         print(report.attention_lines(measurements), flush=True)
         rows += measurements
     result = Result(machine, rows)

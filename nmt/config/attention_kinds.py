@@ -53,7 +53,7 @@ class JoinedHeadsNorm:
 
     norm: Literal["rms", "layer", "none"]
     gate: bool
-    gain_init: float | Literal["uniform"]
+    gain_init: float | Literal["uniform"]  # where the gain starts; "uniform": small, at random
 
 
 @dataclass(frozen=True)

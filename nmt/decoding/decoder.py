@@ -58,8 +58,8 @@ def refuses_engine(model: Transformer, *, int8: bool, keep_model: bool) -> str |
         mapping = attention.core.mapping
         if mapping.row_map is None:
             return Costly(
-                f"{mapping} ({site.type} of layer {site.layer}) has no mapping in C, so torch "
-                "decodes, which takes several times as long"
+                f"{mapping} ({site.type} of layer {site.layer}) has no mapping in C, "
+                "without which decoding takes several times as long"
             )
     return missing_kernels()
 

@@ -1,9 +1,10 @@
 """Mappings from attention scores to attention weights.
 
 `weights` takes scores [B, H, Q, K] in float32 (or float64), `visible`, a boolean mask broadcastable
-to them (None: every key is visible), and the learned parameters of the heads, [H] each. It returns
-weights of the same shape. A hidden key has weight exactly 0 whatever its score; a row without a
-visible key is all 0 and has no gradient.
+to them (None: every key is visible), and the values of the learned parameters of the heads, [H]
+each, in the order of the kind's row. It returns weights of the same shape. A hidden key has weight
+exactly 0 whatever its score; a row without a visible key is all 0 and has no gradient. Weights and
+gradients are finite for finite scores of any size.
 
 That is all a mapping needs. One that is `in_place` also offers both halves of its derivative, for
 the blockwise attention on CPUs: `weights_` overwrites scores by weights, `gradient_` overwrites the

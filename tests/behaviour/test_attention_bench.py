@@ -1,7 +1,7 @@
 """nmt-bench attention measures every kind and says what it measured."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from nmt.bench import attention
 from nmt.bench.attention import Sizes
 from nmt.cli import bench
 from nmt.config.attention_kinds import ATTENTION_KINDS
+from nmt.config.config import AttentionConfig
 
 QUICK = ["attention", "--tokens", "16", "--dim", "8", "--heads", "2", "--repeats", "1"]
 
@@ -63,12 +64,21 @@ def test_each_length_is_printed_before_the_next_is_measured(
     """A run that is interrupted has printed what it measured."""
     printed: list[str] = []
 
-    def make_forms(sizes: Sizes, length: int) -> dict[str, Callable[[], None]]:
+    def make_forms(
+        sizes: Sizes, length: int, cases: Mapping[str, AttentionConfig]
+    ) -> dict[str, Callable[[], None]]:
         printed.append(capsys.readouterr().out)
-        return original(sizes, length)
+        return original(sizes, length, cases)
 
     original = attention.make_forms
     monkeypatch.setattr(attention, "make_forms", make_forms)
     assert bench.main([*QUICK, "--lengths", "4", "8"]) == 0
     printed.append(capsys.readouterr().out)
     assert [text.count("\n| rela-g | ") for text in printed] == [0, 1, 1]
+
+
+def test_only_the_named_kinds_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([*QUICK, "--lengths", "4", "--kinds", "rela-g", "entmax-learned"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    names = [row.split(" | ")[0].removeprefix("| ") for row in rows]
+    assert set(names[2:]) == {"plain softmax", "torch SDPA", "rela-g", "entmax-learned"}

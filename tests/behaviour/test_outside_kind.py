@@ -28,7 +28,7 @@ from nmt.config.attention_kinds import (
 )
 from nmt.config.scalars import Range
 from nmt.ops import backend
-from nmt.ops.score_mappings import ScoreMapping
+from nmt.ops.score_mappings import LARGEST_WEIGHT, ScoreMapping
 from nmt.training.update import Updater
 
 KIND = "rectified-power"
@@ -46,7 +46,7 @@ class RectifiedPower(ScoreMapping):
         scores = scores - threshold.to(scores.dtype)[:, None, None]
         if visible is not None:
             scores = scores.masked_fill(~visible, 0.0)
-        return functional.relu(scores) ** self.power
+        return scores.clamp(0.0, LARGEST_WEIGHT ** (1.0 / self.power)) ** self.power
 
 
 ROW = AttentionKind(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.attention_cases import TRACEABLE
+from support.attention_cases import IN_C
 from support.attention_cases import weigh as weigh_rows
 from support.kernels import NAMES, every_build, load
 from support.random_cases import SIZES, EngineCase, engine_case, random_tensor
@@ -146,7 +146,7 @@ def check_choice(number: int) -> None:
 def check_row(number: int) -> None:
     """One row of scores by every map, with memory behind it that must stay as it is."""
     chance = random.Random(number)
-    core = AttentionCore(4, 2, attention=chance.choice(list(TRACEABLE.values())), dropout=0.0)
+    core = AttentionCore(4, 2, attention=chance.choice(list(IN_C.values())), dropout=0.0)
     mapping, learned = core.mapping, core.weights.values()
     assert mapping.row_map is not None
     parameter = float(learned[0][0].detach()) if learned else mapping.row_parameter
@@ -168,7 +168,7 @@ def check_row(number: int) -> None:
 def check_attention(number: int) -> None:
     """Attention and its derivative for any mask, with no queries, keys or sentences, too."""
     chance = random.Random(number)
-    case = chance.choice([case for case in TRACEABLE.values() if case.kind != "topk"])
+    case = chance.choice([case for case in IN_C.values() if case.kind != "topk"])
     heads, width = chance.choice((1, 2, 3)), chance.choice((1, 2, 7, 8, 17, 33))
     torch.manual_seed(number)
     core = AttentionCore(heads * width, heads, attention=case, dropout=chance.choice((0.0, 0.3)))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.transformers import OUR_MODELS, SOURCE_SIZE, TARGET_SIZE
+from support.transformers import MODELS_IN_C, OUR_MODELS, SOURCE_SIZE, TARGET_SIZE
 
 from nmt.config.config import AttentionTypesConfig, ModelConfig
 from nmt.model.transformer import Transformer
@@ -10,7 +10,7 @@ from nmt.ops.backend import force_backend
 from nmt.training.loss import TranslationLoss
 
 SMALLEST = min(SOURCE_SIZE, TARGET_SIZE)
-FUSED = [name for name in OUR_MODELS if "topk" not in name and name != "mixed"]
+FUSED = [name for name in MODELS_IN_C if "topk" not in name and name != "mixed"]
 # One kind per family in the ordinary suite; the interpreter takes seconds for each.
 QUICK = ["entmax", "rela-g"]
 

@@ -36,6 +36,9 @@ RECTIFIED = {
     and case.given.get("activation") in (None, "relu", "squared_relu")
 }
 TRACEABLE = {name: case for name, case in CASES.items() if case.row.mapping(case.values).traceable}
+IN_C = {
+    name: case for name, case in CASES.items() if case.row.mapping(case.values).row_map is not None
+}
 
 HEADS, DIM = 4, 32
 

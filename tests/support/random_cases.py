@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 
 import torch
-from support.attention_cases import TRACEABLE
+from support.attention_cases import IN_C
 from support.transformers import sublayer
 
 from nmt.config.config import AttentionTypesConfig, ModelConfig
@@ -43,7 +43,7 @@ def engine_case(chance: random.Random) -> EngineCase:
     head_dim = chance.choice((1, 2, 3, 5, 8, 13, 17, 32))
     if heads * head_dim % 2:
         head_dim += 1
-    kinds = [sublayer(chance.choice(list(TRACEABLE.values()))) for _ in range(3)]
+    kinds = [sublayer(chance.choice(list(IN_C.values()))) for _ in range(3)]
     vocabulary = chance.choice((4, 5, 6, 17, 40, 100))
     torch.manual_seed(chance.getrandbits(32))
     model = Transformer(

@@ -1,7 +1,7 @@
 """Small Transformers of every attention kind, for tests of the whole model."""
 
 import torch
-from support.attention_cases import CASES, TRACEABLE
+from support.attention_cases import CASES, IN_C, TRACEABLE
 from torch import Tensor
 
 from nmt.config.config import (
@@ -35,6 +35,7 @@ MIXED = AttentionTypesConfig(
 MODELS = {name: everywhere(case) for name, case in CASES.items()} | {"mixed": MIXED}
 # The package does not repeat its bits when rows get longer.
 OUR_MODELS = {name: everywhere(case) for name, case in TRACEABLE.items()} | {"mixed": MIXED}
+MODELS_IN_C = {name: everywhere(case) for name, case in IN_C.items()} | {"mixed": MIXED}
 
 
 def make_model(

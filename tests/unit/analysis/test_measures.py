@@ -15,6 +15,7 @@ from nmt.analysis.measures import (
     head_diversity,
     unnormalised_sites,
 )
+from nmt.config.attention_kinds import ATTENTION_KINDS
 from nmt.model.observe import Site
 
 # One sentence, two heads, three queries of which the last is padding, three keys of which the last
@@ -140,9 +141,9 @@ def test_diversity_falls_with_a_mild_temperature_for_peaked_weights() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_rela_is_unnormalised(kind: str) -> None:
+def test_kinds_whose_weights_do_not_sum_to_one_are_unnormalised(kind: str) -> None:
     config = make_config(kind)
     sites = unnormalised_sites(make_model(config, make_codec(config)))
     types = ("encoder_self", "decoder_self", "cross")
     expected = {Site(site, layer) for site in types for layer in (0, 1)}  # type: ignore[arg-type]
-    assert sites == (expected if kind.startswith("rela") else set())
+    assert sites == (set() if ATTENTION_KINDS[kind].sums_to_one else expected)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from support.attention_cases import TRACEABLE, make_core
+from support.attention_cases import IN_C, make_core
 from support.attention_cases import weigh as weigh_rows
 from support.kernels import every_build, load
 from torch import Tensor
@@ -28,9 +28,9 @@ def weigh(kernels: ctypes.CDLL, number: int, parameter: float, scores: Tensor) -
 
 
 @every_build
-@pytest.mark.parametrize("name", TRACEABLE)
+@pytest.mark.parametrize("name", IN_C)
 def test_weights_of_a_row_are_those_of_the_module(build: str, name: str) -> None:
-    kernels, core = load(build), make_core(TRACEABLE[name])
+    kernels, core = load(build), make_core(IN_C[name])
     mapping = core.mapping
     assert mapping.row_map is not None
     learned = core.weights.values()
@@ -44,10 +44,10 @@ def test_weights_of_a_row_are_those_of_the_module(build: str, name: str) -> None
 
 
 @every_build
-@pytest.mark.parametrize("name", [name for name in TRACEABLE if name != "softmax"])
+@pytest.mark.parametrize("name", [name for name in IN_C if name != "softmax"])
 def test_zeros_of_a_row_are_exact_and_where_they_belong(build: str, name: str) -> None:
     """Scores far from every threshold: what has no weight is 0 to the last bit, all else is not."""
-    kernels, core = load(build), make_core(TRACEABLE[name])
+    kernels, core = load(build), make_core(IN_C[name])
     mapping = core.mapping
     assert mapping.row_map is not None
     learned = core.weights.values()
@@ -65,7 +65,7 @@ def test_zeros_of_a_row_are_exact_and_where_they_belong(build: str, name: str) -
 @every_build
 @pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15", "entmax 1.3", "rela-g"])
 def test_nan_in_a_row_is_not_lost(build: str, name: str) -> None:
-    mapping = make_core(TRACEABLE[name]).mapping
+    mapping = make_core(IN_C[name]).mapping
     assert mapping.row_map is not None
     scores = torch.tensor([0.5, math.nan, 1.0])
     assert weigh(load(build), mapping.row_map, mapping.row_parameter, scores).isnan().any()
