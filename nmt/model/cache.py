@@ -31,12 +31,7 @@ class DecoderCache:
     """The state of a batch of sentences: one position per step, the same for all hypotheses."""
 
     def __init__(
-        self,
-        cross: Sequence[KeyValue],
-        source_visible: Tensor,
-        *,
-        beam: int,
-        max_length: int,
+        self, cross: Sequence[KeyValue], source_visible: Tensor, *, beam: int, max_length: int
     ) -> None:
         key = cross[0].key
         batch, heads, _, head_dim = key.shape

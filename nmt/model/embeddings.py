@@ -40,10 +40,9 @@ class PositionalInput(nn.Module):
         if not self.table.is_meta:
             self.table = sinusoids(torch.arange(512, device=self.table.device), self.dim)
 
-    def forward(self, tokens: Tensor, embedding: Tensor, *, first: int = 0) -> Tensor:
-        """[B, T, D] for tokens [B, T] at positions first, first + 1, ...; embedding is [V, D]."""
-        length = tokens.shape[1]
-        return self.at(tokens, embedding, self.positions(first + length)[first:])
+    def forward(self, tokens: Tensor, embedding: Tensor) -> Tensor:
+        """[B, T, D] for tokens [B, T]; embedding is [V, D]."""
+        return self.at(tokens, embedding, self.positions(tokens.shape[1]))
 
     def at(self, tokens: Tensor, embedding: Tensor, positions: Tensor) -> Tensor:
         """[..., D] for tokens [...] whose position vectors (broadcastable) are given."""

@@ -55,11 +55,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return feed_forward(
-            x,
-            self.input,
-            self.output,
-            rate=self.dropout.active_rate,
-            training=self.training,
+            x, self.input, self.output, rate=self.dropout.active_rate, training=self.training
         )
 
 

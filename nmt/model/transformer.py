@@ -26,11 +26,7 @@ class Transformer(nn.Module):
     """Encoder and decoder; `logits` (or `output_weight`) turns the decoder's output into scores."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        *,
-        source_vocabulary_size: int,
-        target_vocabulary_size: int,
+        self, config: ModelConfig, *, source_vocabulary_size: int, target_vocabulary_size: int
     ) -> None:
         super().__init__()
         check_sizes(config, source_vocabulary_size, target_vocabulary_size)

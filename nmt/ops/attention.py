@@ -3,6 +3,8 @@
 Shapes: B batch, H heads, Q queries, K keys, D width, Dh = D / H.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -86,36 +88,33 @@ def attention_fused(
     return heads.transpose(1, 2).flatten(2)
 
 
-def attention_blockwise(
-    call: AttentionCall, projections: Projections, visible: Tensor | None, parameters: Parameters
-) -> Tensor:
-    """Block by block in the cache, with a handwritten backward pass."""
-    parameter = parameters[0] if parameters else None
-    result: Tensor = BlockwiseAttention.apply(call, visible, parameter, *projections)  # type: ignore[no-untyped-call]
-    return result
+def handwritten(
+    function: type[BlockwiseAttention | NativeAttention],
+) -> Callable[[AttentionCall, Projections, Tensor | None, Parameters], Tensor]:
+    """Attention by a function with a handwritten backward pass."""
+
+    def attention(
+        call: AttentionCall, projections: Projections, visible: Tensor | None, learned: Parameters
+    ) -> Tensor:
+        parameter = learned[0] if learned else None
+        result: Tensor = function.apply(call, visible, parameter, *projections)  # type: ignore[no-untyped-call]
+        return result
+
+    return attention
 
 
-def attention_native(
-    call: AttentionCall, projections: Projections, visible: Tensor | None, parameters: Parameters
-) -> Tensor:
-    """A head of a sentence at a time in C, with a handwritten backward pass."""
-    parameter = parameters[0] if parameters else None
-    result: Tensor = NativeAttention.apply(call, visible, parameter, *projections)  # type: ignore[no-untyped-call]
-    return result
+attention_native = handwritten(NativeAttention)
+attention_blockwise = handwritten(BlockwiseAttention)
 
 
-def refuses_native(
-    call: AttentionCall, projections: Projections, _visible: Tensor | None, _parameters: Parameters
-) -> str | None:
+def refuses_native(call: AttentionCall, projections: Projections, *_rest: object) -> str | None:
     """Why the kernels cannot be taken, or None."""
     if call.mapping.row_map not in TRAINED_MAPS:
         return f"{call.mapping} has no forward and backward pass in C"
     return native_refusal(*projections)
 
 
-def too_few_heads(
-    call: AttentionCall, projections: Projections, _visible: Tensor | None, _parameters: Parameters
-) -> str | None:
+def too_few_heads(call: AttentionCall, projections: Projections, *_rest: object) -> str | None:
     """The kernels share out heads of sentences to threads; None: there are enough."""
     if torch.compiler.is_compiling():
         return "torch.compile cannot see into C"
@@ -123,18 +122,14 @@ def too_few_heads(
     return None if enough else "there are more threads than heads of sentences"
 
 
-def refuses_fused(
-    call: AttentionCall, _projections: Projections, _visible: Tensor | None, _parameters: Parameters
-) -> str | None:
+def refuses_fused(call: AttentionCall, *_rest: object) -> str | None:
     """Why torch's fused attention cannot be taken, or None."""
     if not call.mapping.is_softmax:
         return f"expected softmax, got {call.mapping}"
     return None if call.observer is None else "it never shows its weights to an observer"
 
 
-def slower_fused(
-    call: AttentionCall, projections: Projections, _visible: Tensor | None, _parameters: Parameters
-) -> str | None:
+def slower_fused(call: AttentionCall, projections: Projections, *_rest: object) -> str | None:
     """Why another implementation is better than torch's fused attention, or None."""
     if projections[0].is_cuda:
         return None
@@ -179,11 +174,7 @@ attention = Operation(
             ),
         ),
         Implementation(
-            "native",
-            "C kernels",
-            attention_native,
-            accepts=refuses_native,
-            prefers=too_few_heads,
+            "native", "C kernels", attention_native, accepts=refuses_native, prefers=too_few_heads
         ),
         Implementation(
             "torch",
@@ -232,12 +223,7 @@ def cached_attention_in_place(
     key, value = key.flatten(0, 1), value.flatten(0, 1)
     scores = query.new_empty(batch * heads, queries, key.shape[1])
     torch.baddbmm(
-        scores,
-        query.flatten(0, 1),
-        key.transpose(1, 2),
-        beta=0,
-        alpha=call.scale,
-        out=scores,
+        scores, query.flatten(0, 1), key.transpose(1, 2), beta=0, alpha=call.scale, out=scores
     )
     call.mapping.weights_(
         scores.view(batch, heads, queries, -1),
@@ -248,14 +234,7 @@ def cached_attention_in_place(
     return result.transpose(1, 2).flatten(2)
 
 
-def refuses_cached_in_place(
-    call: AttentionCall,
-    query: Tensor,
-    _key: Tensor,
-    _value: Tensor,
-    _mask: InPlaceMask | None,
-    _parameters: Parameters,
-) -> str | None:
+def refuses_cached_in_place(call: AttentionCall, query: Tensor, *_rest: object) -> str | None:
     """Why scores cannot be overwritten, or None."""
     if call.observer is not None:
         return "an observer wants to see the weights"
@@ -284,10 +263,7 @@ cached_attention = Operation(
             accepts=cuda_attention.refuses_cached_attention,
         ),
         Implementation(
-            "torch",
-            "in place",
-            cached_attention_in_place,
-            accepts=refuses_cached_in_place,
+            "torch", "in place", cached_attention_in_place, accepts=refuses_cached_in_place
         ),
     ],
     example=cached_attention_example,

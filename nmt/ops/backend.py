@@ -130,12 +130,6 @@ class Operation(Generic[Arguments, Result]):
         """
         if backend == AUTO:
             return self.implementations
-        if backend == "triton" and not any(
-            implementation.backend == backend
-            for operation in TABLE.values()
-            for implementation in operation.implementations
-        ):
-            raise UserError("NMT_BACKEND=triton: no operation has an implementation in Triton yet")
         allowed = ("torch", "reference") if backend == "torch" else (backend,)
         own = [one for one in self.implementations if one.backend in allowed]
         return own or self.implementations
@@ -169,10 +163,7 @@ class Operation(Generic[Arguments, Result]):
         )
 
     def log(
-        self,
-        chosen: Implementation,
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
+        self, chosen: Implementation, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> None:
         """Say once what computes this operation, and warn where that costs a factor."""
         _logged.add((self.name, chosen.name))

@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.kernels import native_refusal
-from nmt.ops.native import library, search
+from nmt.ops.native import search
+from nmt.ops.native.library import kernels
 
 GROUP_SIZE = 16  # numbers of which `top_k` takes the maximum first
 LEAST_GROUPS = 8  # for each number that is wanted: with fewer there is little to gain
@@ -54,9 +55,7 @@ def normalize_reference(logits: Tensor) -> Tensor:
     return torch.where(total == -torch.inf, torch.inf, total).view(logits.shape[:2])
 
 
-def without_maximum(
-    sum_rows: Callable[[Tensor], tuple[Tensor, int]],
-) -> Callable[[Tensor], Tensor]:
+def without_maximum(sum_rows: Callable[[Tensor], tuple[Tensor, int]]) -> Callable[[Tensor], Tensor]:
     """The normalizer by sums that do not subtract the largest number of a row first.
 
     `sum_rows` returns the logarithms [R] for rows [R, V], and how many cannot be trusted: these
@@ -95,13 +94,6 @@ def sum_rows_torch(rows: Tensor) -> tuple[Tensor, int]:
     return normalizer, int((~(normalizer.abs() < LARGEST_LOG)).sum())
 
 
-def sum_rows_native(rows: Tensor) -> tuple[Tensor, int]:
-    """The logarithms [R] for rows [R, V] by the kernel in C, and how many cannot be trusted."""
-    kernels = library.load()
-    assert kernels is not None
-    return search.normalize(kernels, rows)
-
-
 def refuses_native(logits: Tensor) -> str | None:
     """Why the kernels cannot be taken, or None."""
     if not logits.is_contiguous():
@@ -119,7 +111,10 @@ normalize = Operation(
     normalize_reference,
     [
         Implementation(
-            "native", "C kernels", without_maximum(sum_rows_native), accepts=refuses_native
+            "native",
+            "C kernels",
+            without_maximum(lambda rows: search.normalize(kernels(), rows)),
+            accepts=refuses_native,
         ),
         Implementation("torch", "blocks of exponentials", without_maximum(sum_rows_torch)),
     ],
@@ -156,9 +151,7 @@ def choose_beam_native(
     logits: Tensor, normalizer: Tensor, scores: Tensor, *, beam: int, end: int
 ) -> tuple[Candidates, Candidates]:
     """The candidates that end and those that live on, chosen by the kernel in C."""
-    kernels = library.load()
-    assert kernels is not None
-    finished, live = search.choose_beam(kernels, logits, normalizer, scores, beam, end)
+    finished, live = search.choose_beam(kernels(), logits, normalizer, scores, beam, end)
     return Candidates(*finished), Candidates(*live)
 
 
@@ -217,12 +210,9 @@ def counted(first: int, end: int, step: int, device: torch.device) -> Tensor:
 
 def refuses_beam_native(logits: Tensor, *_scores: Tensor, beam: int, **_options: int) -> str | None:
     """Why the kernels cannot be taken, or None."""
-    refusal = refuses_native(logits)
-    if refusal is not None:
+    if refusal := refuses_native(logits):
         return refusal
-    kernels = library.load()
-    assert kernels is not None
-    most = int(kernels.most_beam())
+    most = int(kernels().most_beam())
     return None if beam <= most else f"expected a beam of at most {most}, got {beam}"
 
 

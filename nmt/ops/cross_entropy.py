@@ -171,9 +171,7 @@ def sliced(slices: SliceFunctions) -> Callable[[Tensor, Tensor, Tensor, float], 
     return cross_entropy
 
 
-def refuses_native(
-    hidden: Tensor, weight: Tensor, _target: Tensor, _smoothing: float
-) -> str | None:
+def refuses_native(hidden: Tensor, weight: Tensor, *_rest: object) -> str | None:
     """Why the kernels cannot be taken, or None. In half precision they do the softmax."""
     if not hidden.is_cpu or not weight.is_cpu:
         return f"expected tensors on a CPU, got {hidden.device}"

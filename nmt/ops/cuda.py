@@ -73,14 +73,7 @@ def head_norm(z: Tensor, gain: Tensor | None, gate: Tensor | None, _norm: str) -
 
 
 def add_norm(
-    residual: Tensor,
-    x: Tensor,
-    gain: Tensor,
-    bias: Tensor,
-    *,
-    rate: float,
-    epsilon: float,
-    training: bool,  # noqa: ARG001
+    residual: Tensor, x: Tensor, *affine: Tensor, rate: float, epsilon: float, **_options: object
 ) -> Tensor:
     """LayerNorm(residual + dropout(x)) in one pass over x [..., D]."""
     from nmt.ops.triton import operators
@@ -88,11 +81,11 @@ def add_norm(
     shape = x.shape
     rows = [tensor.reshape(-1, shape[-1]).contiguous() for tensor in (residual, x)]
     seed = draw_seed(rate, x.device)
-    output: Tensor = operators.add_norm(*rows, gain, bias, seed, rate, epsilon)[0]
+    output: Tensor = operators.add_norm(*rows, *affine, seed, rate, epsilon)[0]
     return output.view(shape)
 
 
-def refuses_entmax(scores: Tensor, visible: Tensor | None, beta: Tensor | float) -> str | None:  # noqa: ARG001
+def refuses_entmax(scores: Tensor, *_rest: object) -> str | None:
     """Why the rows of entmax cannot be taken, or None."""
     if scores.dim() != 4:
         return f"expected scores [B, H, Q, K], got {scores.dim()} dimensions"

@@ -26,10 +26,7 @@ def mapping_refusal(call: AttentionCall, head_dim: int, queries: int, keys: int)
 
 
 def refuses_attention(
-    call: AttentionCall,
-    projections: tuple[Tensor, ...],
-    _visible: Tensor | None,
-    _parameters: tuple[Tensor, ...],
+    call: AttentionCall, projections: tuple[Tensor, ...], *_rest: object
 ) -> str | None:
     """Why fused attention cannot be taken, or None."""
     width = sum(projection.shape[-1] for projection in projections) // (3 * call.heads)
@@ -67,12 +64,7 @@ def attention(
 
 
 def refuses_cached_attention(
-    call: AttentionCall,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    _visible: Tensor | None,
-    _parameters: tuple[Tensor, ...],
+    call: AttentionCall, query: Tensor, key: Tensor, value: Tensor, *_rest: object
 ) -> str | None:
     """Why fused attention cannot be taken while decoding, or None."""
     if torch.is_grad_enabled() or call.dropout > 0.0:

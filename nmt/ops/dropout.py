@@ -79,7 +79,7 @@ def dropout_torch(x: Tensor, rate: float, residual: Tensor | None = None) -> Ten
     return dropped if residual is None else residual + dropped
 
 
-def torch_refusal(x: Tensor, rate: float, residual: Tensor | None = None) -> str | None:  # noqa: ARG001
+def torch_refusal(x: Tensor, *_rest: object) -> str | None:
     """Torch's own dropout is for GPUs and for compiled models."""
     if x.is_cuda or torch.compiler.is_compiling():
         return None
@@ -94,8 +94,6 @@ def example(device: torch.device) -> Call:
 dropout = Operation(
     "dropout",
     dropout_reference,
-    [
-        Implementation("torch", "torch's dropout", dropout_torch, accepts=torch_refusal),
-    ],
+    [Implementation("torch", "torch's dropout", dropout_torch, accepts=torch_refusal)],
     example=example,
 )

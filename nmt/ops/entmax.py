@@ -15,7 +15,8 @@ most rows have stopped, the others go on alone.
 """
 
 import math
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,27 +88,39 @@ def solve_few_(
     rows.index_copy_(0, chosen, few)
 
 
-class RowMapping(Protocol):
+class RowMapping(ABC):
     """How weights depend on x - t, for one beta, with buffers to work in.
 
     Shifts are thresholds less a constant, and P and G may have a factor, to save operations.
     """
 
-    goal: float  # P where a threshold is right
-    lowest: float  # the shift of t = 0
+    goal = 1.0  # P where a threshold is right
+    lowest = 0.0  # the shift of t = 0
+    padding = 0.0  # behind the rows in the buffer
+
+    def __init__(self, like: Tensor, beta: Beta) -> None:
+        self.beta = beta
+        self.whole, self.part = make_buffer(like, self.padding)
 
     def start(self) -> Tensor:
-        """Where the shifts start, [R, 1]."""
+        """Where the shifts start, [R, 1]: about what scores of unit variance need."""
+        usual: Any = 0.5 / (self.beta + 0.4)
+        return torch.zeros_like(self.whole[:, :1]).add_(self.lowest + usual)
 
     def of_rows(self, rows: Tensor, chosen: Tensor) -> "RowMapping":
         """The same mapping for some of the rows."""
+        beta = self.beta[chosen] if isinstance(self.beta, Tensor) else self.beta
+        return type(self)(rows, beta)
 
+    @abstractmethod
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         """P and G of each row of x [R, K] at the shifts [R, 1]."""
 
+    @abstractmethod
     def step(self, total: Tensor, slope: Tensor) -> Tensor:
         """Newton's step of each threshold, by P and G."""
 
+    @abstractmethod
     def weights_(self, x: Tensor, shift: Tensor) -> Tensor:
         """Overwrite x by its weights at the shifts that were measured last."""
 
@@ -115,15 +128,10 @@ class RowMapping(Protocol):
 def choose_mapping(like: Tensor, beta: Beta) -> RowMapping:
     """The cheapest implementation for this beta."""
     if isinstance(beta, float) and beta == 1.0:
-        return SparsemaxMapping(like)
+        return SparsemaxMapping(like, beta)
     if isinstance(beta, float) and beta == 0.5:
-        return Entmax15Mapping(like)
+        return Entmax15Mapping(like, beta)
     return AnyMapping(like, beta)
-
-
-def usual_threshold(beta: Any) -> Any:
-    """About what scores of unit variance need: there the search starts."""
-    return 0.5 / (beta + 0.4)
 
 
 def make_buffer(like: Tensor, fill: float) -> tuple[Tensor, Tensor]:
@@ -137,20 +145,10 @@ def make_buffer(like: Tensor, fill: float) -> tuple[Tensor, Tensor]:
     return whole, whole[..., :keys]
 
 
-class SparsemaxMapping:
+class SparsemaxMapping(RowMapping):
     """beta = 1: p = (1 + x - t)_+, dp = 1; shifted by 1."""
 
-    goal = 1.0
     lowest = -1.0
-
-    def __init__(self, like: Tensor) -> None:
-        self.whole, self.part = make_buffer(like, 0.0)
-
-    def start(self) -> Tensor:
-        return torch.full_like(self.whole[:, :1], self.lowest + usual_threshold(1.0))
-
-    def of_rows(self, rows: Tensor, chosen: Tensor) -> "SparsemaxMapping":  # noqa: ARG002
-        return SparsemaxMapping(rows)
 
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         torch.sub(x, shift, out=self.part)
@@ -164,20 +162,11 @@ class SparsemaxMapping:
         return x.sub_(shift).relu_()
 
 
-class Entmax15Mapping:
+class Entmax15Mapping(RowMapping):
     """beta = 1/2: p = (1 + (x - t) / 2)_+^2, dp = sqrt(p); shifted by 2, 4 p and 2 sqrt(p)."""
 
     goal = 4.0
     lowest = -2.0
-
-    def __init__(self, like: Tensor) -> None:
-        self.whole, self.part = make_buffer(like, 0.0)
-
-    def start(self) -> Tensor:
-        return torch.full_like(self.whole[:, :1], self.lowest + usual_threshold(0.5))
-
-    def of_rows(self, rows: Tensor, chosen: Tensor) -> "Entmax15Mapping":  # noqa: ARG002
-        return Entmax15Mapping(rows)
 
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         torch.sub(x, shift, out=self.part)
@@ -191,30 +180,22 @@ class Entmax15Mapping:
         return torch.mul(self.part, 0.25, out=x)
 
 
-class AnyMapping:
+class AnyMapping(RowMapping):
     """Any beta: with u = beta (x - t) >= -1, dp = (1 + u)^(1/beta - 1) and p = (1 + u) dp.
 
     log1p and exp2 are the pair of functions that takes -1 and -inf at full speed on CPUs.
     """
 
-    goal = 1.0
-    lowest = 0.0
+    padding = -1.0
 
     def __init__(self, like: Tensor, beta: Beta) -> None:
-        self.beta = beta
+        super().__init__(like, beta)
         # Never 0, which times log1p(-1) would be NaN.
         if isinstance(beta, float):
             self.exponent: Beta = max(1.0 / beta - 1.0, 1e-7) / math.log(2.0)
         else:
             self.exponent = beta.reciprocal().sub_(1.0).clamp_(min=1e-7).div_(math.log(2.0))
-        self.whole, self.part = make_buffer(like, -1.0)
         self.whole_slope, self.part_slope = make_buffer(like, 0.0)
-
-    def start(self) -> Tensor:
-        return torch.zeros_like(self.whole[:, :1]).add_(usual_threshold(self.beta))
-
-    def of_rows(self, rows: Tensor, chosen: Tensor) -> "AnyMapping":
-        return AnyMapping(rows, self.beta[chosen] if isinstance(self.beta, Tensor) else self.beta)
 
     def measure(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         torch.sub(x, shift, out=self.part).mul_(self.beta).clamp_(min=-1.0)

@@ -70,7 +70,7 @@ linear = Operation(
             prefers=lambda _x, _weight, _bias: (
                 None if torch.is_grad_enabled() else "without gradients it is torch's product"
             ),
-        ),
+        )
     ],
     example=linear_example,
 )
@@ -111,12 +111,7 @@ Layer = Callable[[Tensor], Tensor]
 
 
 def feed_forward_native(
-    x: Tensor,
-    first: Layer,
-    last: Layer,
-    *,
-    rate: float,
-    training: bool,  # noqa: ARG001
+    x: Tensor, first: Layer, last: Layer, *, rate: float, **_options: object
 ) -> Tensor:
     """[..., D] for x [..., D] through the feed-forward sublayer, by the kernels in C."""
     assert isinstance(first, nn.Linear)
@@ -140,14 +135,7 @@ def feed_forward_reference(
     return last(hidden if rate == 0.0 else dropout(hidden, rate))
 
 
-def refuses_feed_forward(
-    x: Tensor,
-    first: Layer,
-    last: Layer,
-    *,
-    rate: float,  # noqa: ARG001
-    training: bool,  # noqa: ARG001
-) -> str | None:
+def refuses_feed_forward(x: Tensor, first: Layer, last: Layer, **_options: object) -> str | None:
     """Why the kernels cannot be taken, or None."""
     if not isinstance(first, nn.Linear) or not isinstance(last, nn.Linear):
         return "the layers were packed for decoding"
@@ -169,10 +157,10 @@ feed_forward = Operation(
             "C kernels",
             feed_forward_native,
             accepts=refuses_feed_forward,
-            prefers=lambda *_arguments, rate, training: (  # noqa: ARG005
+            prefers=lambda *_arguments, training, **_options: (
                 None if training else "outside training torch's products are as fast"
             ),
-        ),
+        )
     ],
     example=feed_forward_example,
 )

@@ -56,18 +56,9 @@ class NativeAddNorm(torch.autograd.Function):
         return None, None, *add_norm_backward(NormedSum(*left), gain, grad_output, mask=mask)
 
 
-def add_norm_native(
-    residual: Tensor,
-    x: Tensor,
-    gain: Tensor,
-    bias: Tensor,
-    *,
-    rate: float,
-    epsilon: float,
-    training: bool,  # noqa: ARG001
-) -> Tensor:
+def add_norm_native(*tensors: Tensor, rate: float, epsilon: float, **_options: object) -> Tensor:
     """LayerNorm(residual + dropout(x)) for x [..., D], by the kernels in C."""
-    result: Tensor = NativeAddNorm.apply(rate, epsilon, residual, x, gain, bias)  # type: ignore[no-untyped-call]
+    result: Tensor = NativeAddNorm.apply(rate, epsilon, *tensors)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -85,18 +76,14 @@ add_norm = Operation(
             "triton",
             "kernels in Triton",
             cuda.add_norm,
-            accepts=lambda residual, x, gain, bias, **_options: cuda.triton_refusal(
-                residual, x, gain, bias
-            ),
+            accepts=lambda *tensors, **_options: cuda.triton_refusal(*tensors),
         ),
         Implementation(
             "native",
             "C kernels",
             add_norm_native,
-            accepts=lambda residual, x, gain, bias, **_options: native_refusal(
-                residual, x, gain, bias
-            ),
-            prefers=lambda *_tensors, rate, epsilon, training: (  # noqa: ARG005
+            accepts=lambda *tensors, **_options: native_refusal(*tensors),
+            prefers=lambda *_tensors, training, **_options: (
                 None if training else "outside training torch's LayerNorm is as fast"
             ),
         ),

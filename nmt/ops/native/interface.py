@@ -86,11 +86,7 @@ class FeedForward(Structure):
 class Layer(Structure):
     """A layer of the encoder or the decoder, engine.c."""
 
-    _fields_ = (
-        ("self", AttentionLayer),
-        ("cross", AttentionLayer),
-        ("feed_forward", FeedForward),
-    )
+    _fields_ = (("self", AttentionLayer), ("cross", AttentionLayer), ("feed_forward", FeedForward))
 
 
 class Stack(Structure):
@@ -188,7 +184,7 @@ class AddNorm(Structure):
 
 
 class Result(Structure):
-    """Where a product goes, products.h."""
+    """The destination of a product, products.h."""
 
     _fields_ = (
         ("numbers", c_void_p),
@@ -283,14 +279,11 @@ def check_size(size: int, function: Any, _arguments: tuple[Any, ...]) -> int:
 def declare(library: ctypes.CDLL) -> str | None:
     """Give all functions their types; returns why the library cannot be used, if it cannot."""
     try:
-        for name, arguments in NUMBERS.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, c_int64
-            function.errcheck = check_size
-        for name, arguments in CHECKED.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, c_int64
-            function.errcheck = check_outcome
+        for functions, check in ((NUMBERS, check_size), (CHECKED, check_outcome)):
+            for name, arguments in functions.items():
+                function = getattr(library, name)
+                function.argtypes, function.restype = arguments, c_int64
+                function.errcheck = check
     except AttributeError as error:
         return f"it lacks a function: {error}"
     found = library.interface_version()
@@ -310,7 +303,7 @@ def declare(library: ctypes.CDLL) -> str | None:
 def address(
     tensor: Tensor, shape: Sequence[int] | None = None, dtype: torch.dtype = torch.float32
 ) -> int:
-    """Where the numbers of a tensor are, once it is known to be what a kernel will take it for."""
+    """The address of a tensor, after a check that it is what a kernel will take it for."""
     if tensor.dtype != dtype or not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(
             f"expected a contiguous tensor of {dtype} on the CPU, got one of {tensor.dtype} on "
@@ -321,10 +314,6 @@ def address(
     return tensor.data_ptr()
 
 
-def optional_address(
-    tensor: Tensor | None,
-    shape: Sequence[int] | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> int | None:
+def optional_address(tensor: Tensor | None, shape: Sequence[int] | None = None) -> int | None:
     """The address of a checked tensor, or None where there is no tensor."""
-    return None if tensor is None else address(tensor, shape, dtype)
+    return None if tensor is None else address(tensor, shape)

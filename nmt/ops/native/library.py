@@ -86,7 +86,14 @@ def load() -> ctypes.CDLL | None:
     return None
 
 
+def kernels() -> ctypes.CDLL:
+    """The kernels, where `native_refusal` has found no reason against them."""
+    found = load()
+    assert found is not None
+    return found
+
+
 def loaded_build() -> str | None:
     """The name of the build that is used, for people to read."""
-    kernels = load() if requested_backend() in ("auto", "native") else None
-    return None if kernels is None else Path(kernels._name).name.partition(".")[0]
+    found = load() if requested_backend() in ("auto", "native") else None
+    return None if found is None else Path(found._name).name.partition(".")[0]

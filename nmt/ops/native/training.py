@@ -15,21 +15,15 @@ from torch import Tensor
 
 from nmt.ops.attention_call import AttentionCall
 from nmt.ops.dropout import DropoutMask, keep_scale, least_kept
-from nmt.ops.native import interface, library
+from nmt.ops.native import interface
 from nmt.ops.native.interface import address, optional_address
+from nmt.ops.native.library import kernels
 
 SPARE_BITS = 16  # random numbers that kernels may read behind the last: they read whole vectors
 
 
-def kernels() -> ctypes.CDLL:
-    """The kernels, where `native_refusal` has found no reason against them."""
-    found = library.load()
-    assert found is not None
-    return found
-
-
 def bits_address(bits: Tensor | None, count: int) -> int | None:
-    """Where the random bits of `count` numbers are; raises for memory that ends too soon."""
+    """The address of the random bits of `count` numbers; raises for memory that ends too soon."""
     if bits is None:
         return None
     room = bits.untyped_storage().nbytes() // 2 - bits.storage_offset()
@@ -42,7 +36,7 @@ def bits_address(bits: Tensor | None, count: int) -> int | None:
 
 
 def dropout_fields(mask: DropoutMask | None, count: int) -> tuple[int | None, interface.Dropout]:
-    """Where the random bits of `count` numbers are, and how they become factors."""
+    """The address of the random bits of `count` numbers, and the rule for factors from them."""
     if mask is None:
         return None, interface.Dropout(0, 1.0)
     fields = interface.Dropout(mask.least_kept, mask.keep_scale)
@@ -91,7 +85,7 @@ class AttentionInput:
         )
 
     def parts(self, projections: Sequence[Tensor]) -> list[int]:
-        """Where query, key and value begin in the projections, or in tensors of their shapes."""
+        """The addresses of query, key and value in projections, or in tensors of their shapes."""
         batch, _, queries, keys = self.shape
         size = 4 * self.dim
         if len(projections) == 1:
@@ -102,7 +96,7 @@ class AttentionInput:
         return [address(query, (batch, queries, self.dim)), start, start + size]
 
     def visible_fields(self, visible: Tensor | None) -> tuple[int | None, Sequence[int]]:
-        """Where the mask is, and its steps over sentences, heads and queries."""
+        """The address of the mask, and its steps over sentences, heads and queries."""
         if visible is None:
             return None, (0, 0, 0)
         keys = self.shape[3]
@@ -220,28 +214,6 @@ def gated_rms_norm_backward(
     return grad_input, grad_gain, grad_gate
 
 
-def result_fields(
-    result: Tensor,
-    *,
-    scale: float = 1.0,
-    relu: bool = False,
-    bias: Tensor | None = None,
-    where: Tensor | None = None,
-    mask: DropoutMask | None = None,
-) -> interface.Result:
-    """Where a product [N, M] goes, and what becomes of it on the way."""
-    rows, columns = result.shape
-    return interface.Result(
-        address(result),
-        *(columns, columns),
-        scale,
-        *(False, relu),
-        optional_address(bias, (columns,)),
-        optional_address(where, (rows, columns)),
-        *dropout_fields(mask, rows * columns),
-    )
-
-
 def multiply(
     left: Tensor,
     right: Tensor,
@@ -261,9 +233,15 @@ def multiply(
     rows, inner = left.shape
     columns = right.shape[0 if transposed else 1]
     result = left.new_empty(rows, columns) if out is None else out
-    if result.shape != (rows, columns):
-        raise ValueError(f"expected a result of {(rows, columns)}, got {tuple(result.shape)}")
-    fields = result_fields(result, scale=scale, relu=relu, bias=bias, where=where, mask=mask)
+    fields = interface.Result(
+        address(result, (rows, columns)),
+        *(columns, columns),
+        scale,
+        *(False, relu),
+        optional_address(bias, (columns,)),
+        optional_address(where, (rows, columns)),
+        *dropout_fields(mask, rows * columns),
+    )
     packed = torch.empty(kernels().packed_size(inner, columns))
     kernels().multiply_matrices(
         address(left),
@@ -343,9 +321,6 @@ def softmax_(logits: Tensor) -> Tensor:
     """Overwrite logits [N, V] by probabilities; the logarithms [N] of what normalises them."""
     normalisers = logits.new_empty(len(logits))
     kernels().softmax_rows(
-        address(logits),
-        *logits.shape,
-        address(normalisers),
-        torch.get_num_threads(),
+        address(logits), *logits.shape, address(normalisers), torch.get_num_threads()
     )
     return normalisers

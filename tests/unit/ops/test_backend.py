@@ -123,8 +123,6 @@ def test_a_forced_backend_that_cannot_run_says_why(
         "NMT_BACKEND=native cannot compute halving here (shift: shift needs numbers above 0); use "
         "NMT_BACKEND=auto"
     )
-    with force_backend("triton"), pytest.raises(UserError, match="no operation has an implem"):
-        halve(1.0)
 
 
 def test_the_choice_is_logged_once_and_a_costly_one_is_a_warning(
