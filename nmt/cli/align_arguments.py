@@ -5,6 +5,8 @@ import argparse
 from nmt.analysis.symmetrization import SYMMETRIZATIONS
 from nmt.cli import console
 from nmt.cli.arguments import (
+    add_choice,
+    add_flag,
     add_number,
     add_on_bad_line,
     add_path,
@@ -42,7 +44,7 @@ def build_parser() -> console.Parser:
     """The arguments of nmt-align."""
     parser = new_parser("nmt-align", DESCRIPTION, EPILOG)
     add_input(parser)
-    add_choice(parser)
+    add_attention(parser)
     add_reverse(parser)
     add_gold(parser)
     return parser
@@ -59,14 +61,12 @@ def add_input(parser: console.Parser) -> None:
     add_path(target, "--translate-to", meaning)
     meaning = "file for the links (default: standard output; with --json: no links are written)"
     add_path(group, "--output", meaning)
-    group.add_argument(
-        "--json", action="store_true", help="print a report in JSON to standard output"
-    )
+    add_flag(group, "--json", "print a report in JSON to standard output")
     add_reading(group, too_long="get an empty line, and a warning")
     add_on_bad_line(group)
 
 
-def add_choice(parser: console.Parser) -> None:
+def add_attention(parser: console.Parser) -> None:
     """The attention to take links from."""
     group = parser.add_argument_group("attention (default: the best)")
     add_layer_and_head(group, "", "decoder layer", "head of the layer")
@@ -92,12 +92,8 @@ def add_reverse(parser: console.Parser) -> None:
     meaning = "model that translates target into source; the links of both directions are combined"
     add_path(group, "--reverse-model", meaning, metavar="DIR")
     add_layer_and_head(group, "reverse-", "layer of --reverse-model", "head of that layer")
-    group.add_argument(
-        "--symmetrize",
-        choices=tuple(SYMMETRIZATIONS),
-        default="grow-diag-final",
-        help="how to combine the links of both directions (default: grow-diag-final)",
-    )
+    meaning = "how to combine the links of both directions"
+    add_choice(group, "--symmetrize", tuple(SYMMETRIZATIONS), meaning)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

@@ -211,13 +211,7 @@ def output_files(
     shown = [(codec, one.shown) for one, codec in measured]
     pictures = all_pictures(analysis, pictured_heads(analysis.models, shown))
     texts = {place: pair[0] for place, pair in enumerate(text.read()) if place in text.shown}
-    report = build_report(
-        analysis,
-        texts=texts,
-        shown=shown,
-        tables=tables,
-        pictures=pictures,
-    )
+    report = build_report(analysis, texts=texts, shown=shown, tables=tables, pictures=pictures)
     if len(report) > LARGE_REPORT:
         logger.warning(
             "report.html has %.0f MB and may open slowly; give a lower --sentences",

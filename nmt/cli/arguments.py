@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -14,6 +14,7 @@ from nmt.config.limits import (
     NonNegative,
     Positive,
     PositiveFloat,
+    Probability,
     Processes,
     Seed,
     Share,
@@ -44,6 +45,7 @@ whole_number = reader(NonNegative)
 positive = reader(Positive)
 positive_number = reader(PositiveFloat)
 share = reader(Share)
+probability = reader(Probability)
 seed = reader(Seed)
 length = reader(Length)
 batch_tokens = reader(BatchTokens)
@@ -106,6 +108,26 @@ def add_number(
     group.add_argument(flag, type=type, default=default, metavar=metavar, help=text)
 
 
+def add_flag(group: argparse._ActionsContainer, flag: str, meaning: str) -> None:
+    """An option without a value."""
+    group.add_argument(flag, action="store_true", help=meaning)
+
+
+def add_choice(
+    group: argparse._ActionsContainer, flag: str, choices: Sequence[str], meaning: str
+) -> None:
+    """An option that takes one of a few words; the first is the default, as the help text says."""
+    text = f"{meaning} (default: {choices[0]})"
+    group.add_argument(flag, choices=choices, default=choices[0], help=text)
+
+
+def add_config(parser: argparse._ActionsContainer, *, example: str) -> None:
+    """The option --config and the settings that override its values."""
+    add_path(parser, "--config", "config file (YAML)", required=True)
+    meaning = f"overrides a value of the config, such as {example}"
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=meaning)
+
+
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
     """Never write over an input, nor two things to one file; None is an option not given."""
     taken = {path.resolve() for path in inputs if path is not None}
@@ -164,10 +186,8 @@ def choose_device(name: str) -> "torch.device":
 
 def add_on_bad_line(parser: argparse._ActionsContainer) -> None:
     """The option --on-bad-line."""
-    parser.add_argument(
-        "--on-bad-line",
-        choices=("error", "skip"),
-        default="error",
-        help="for a line that is not UTF-8 or longer than a million bytes: end with an error when "
-        "all before it are answered, or leave it empty, name it and count it (default: error)",
+    meaning = (
+        "for a line that is not UTF-8 or longer than a million bytes: end with an error when all "
+        "before it are answered, or leave it empty, name it and count it"
     )
+    add_choice(parser, "--on-bad-line", ("error", "skip"), meaning)

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from nmt.checkpoint.store import CheckpointStore
 from nmt.cli import console
+from nmt.cli.arguments import add_number, add_path
 from nmt.errors import IntegrityError, NoCheckpointError, UserError
 from nmt.storage.manifest import MANIFEST, SealedDirectory
 
 logger = logging.getLogger("nmt.cli.average_checkpoints")
 
+LAST = 5  # checkpoints that are averaged by default
 ATTEMPTS = 10  # to find checkpoints of a run in progress that stay long enough
 
 
@@ -28,29 +30,15 @@ def build_parser() -> console.Parser:
         "6 a weight is not finite, 7 a damaged file.",
     )
     inputs = parser.add_mutually_exclusive_group(required=True)
-    inputs.add_argument(
-        "--run", type=Path, metavar="DIR", help="average the last checkpoints of this run"
+    add_path(inputs, "--run", "average the last checkpoints of this run", metavar="DIR")
+    add_path(inputs, "--checkpoints", "average these model directories", metavar="DIR", nargs="+")
+    meaning = f"with --run: how many checkpoints, counted from the newest (default: {LAST})"
+    add_number(parser, "--last", None, meaning)
+    meaning = (
+        "where the model is written (default with --run: average in the run directory, where "
+        "nmt-translate --model RUN finds it); an earlier average is replaced"
     )
-    inputs.add_argument(
-        "--checkpoints",
-        type=Path,
-        nargs="+",
-        metavar="DIR",
-        help="average these model directories",
-    )
-    parser.add_argument(
-        "--last",
-        type=int,
-        metavar="N",
-        help="with --run: how many checkpoints, counted from the newest (default: 5)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="where the model is written (default with --run: average in the run directory, where "
-        "nmt-translate --model RUN finds it); an earlier average is replaced",
-    )
+    add_path(parser, "--output", meaning, metavar="DIR")
     return parser
 
 
@@ -96,10 +84,7 @@ def choose(arguments: argparse.Namespace) -> tuple[list[Path], Path]:
         if len({path.resolve() for path in paths}) < len(paths):
             logger.warning("a checkpoint is named more than once and counts that often")
     else:
-        last = 5 if last is None else last
-        if last < 1:
-            raise UserError(f"--last: expected a positive number, got {last}")
-        paths = last_of_run(arguments.run, last)
+        paths = last_of_run(arguments.run, last or LAST)
         output = output or arguments.run / "average"
     return paths, Path(os.path.abspath(output))
 

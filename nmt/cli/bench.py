@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from nmt.cli import console
 from nmt.cli.arguments import (
+    add_choice,
     add_device,
+    add_flag,
     add_number,
     add_path,
     check_outputs,
     choose_device,
     positive,
+    probability,
 )
 from nmt.errors import UserError
 
@@ -85,7 +88,6 @@ def add_train(benchmarks: Any) -> None:
     add_path(parser, "--config", "YAML config whose data and model to use")
     add_kinds(parser, "`config` means the attention of the config")
     add_number(parser, "--updates", 2, "updates per round")
-    add_repeats(parser, 5)
     shapes = add_shapes(parser)
     add_number(shapes, "--batch-tokens", None, "tokens in a batch (default: 4096)")
     add_number(shapes, "--dropout", None, "dropout (default: 0.3)", type=probability, metavar="P")
@@ -94,7 +96,7 @@ def add_train(benchmarks: Any) -> None:
         choices=["float32", "bfloat16", "float16"],
         help="floating-point format (default: float32)",
     )
-    add_output(parser, figure="one bar per attention kind")
+    add_output(parser, repeats=5, figure="one bar per attention kind")
     parser.add_argument(
         "overrides", nargs="*", metavar="section.key=value", help="values to replace in the config"
     )
@@ -117,11 +119,10 @@ def add_decode(benchmarks: Any) -> None:
         ("--force-length", "make outputs as long as the longest source of their batch"),
         ("--fast", "translate as nmt-translate --fast does"),
     ):
-        parser.add_argument(option, action="store_true", help=meaning)
-    add_repeats(parser, 3)
+        add_flag(parser, option, meaning)
     add_kinds(parser, "only without --model")
     add_shapes(parser)
-    add_output(parser, figure="Figure 2 of the paper")
+    add_output(parser, repeats=3, figure="Figure 2 of the paper")
     parser.set_defaults(run=bench_decode)
 
 
@@ -138,14 +139,8 @@ def add_attention(benchmarks: Any) -> None:
     add_number(
         parser, "--dropout", 0.0, "dropout on the attention weights", type=probability, metavar="P"
     )
-    parser.add_argument(
-        "--mask",
-        choices=["none", "padding", "causal"],
-        default="none",
-        help="attention mask (default: none)",
-    )
-    add_repeats(parser, 7)
-    add_output(parser, figure=None)
+    add_choice(parser, "--mask", ("none", "padding", "causal"), "attention mask")
+    add_output(parser, repeats=7, figure=None)
     parser.set_defaults(run=bench_attention)
 
 
@@ -165,9 +160,8 @@ def add_growth(benchmarks: Any) -> None:
     )
     meaning = "measure only the N smallest sizes of each axis; 6 means all"
     add_number(parser, "--sizes", 6, meaning)
-    add_repeats(parser, 3)
     add_shapes(parser)
-    add_output(parser, figure="one panel per axis")
+    add_output(parser, repeats=3, figure="one panel per axis")
     parser.set_defaults(run=bench_growth)
 
 
@@ -186,11 +180,6 @@ def add_kinds(parser: argparse.ArgumentParser, note: str) -> None:
     )
 
 
-def add_repeats(parser: argparse.ArgumentParser, default: int) -> None:
-    """The number of rounds."""
-    add_number(parser, "--repeats", default, "number of rounds; medians are reported")
-
-
 def add_shapes(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """The shapes of random data."""
     group = parser.add_argument_group("random data")
@@ -199,27 +188,15 @@ def add_shapes(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return group
 
 
-def add_output(parser: argparse.ArgumentParser, *, figure: str | None) -> None:
-    """The device and the files to write."""
+def add_output(parser: argparse.ArgumentParser, *, repeats: int, figure: str | None) -> None:
+    """The number of rounds, the device and the files to write."""
+    add_number(parser, "--repeats", repeats, "number of rounds; medians are reported")
     add_device(parser)
     add_number(parser, "--threads", None, "number of CPU threads (default: torch's)")
     add_path(parser, "--json", "write all numbers to this file")
     parser.set_defaults(figure=None)
     if figure is not None:
         add_path(parser, "--figure", f"write a figure: {figure}", metavar="FILE.png")
-
-
-def probability(text: str) -> float:
-    """A number in [0, 1)."""
-    value = float(text)
-    if not 0.0 <= value < 1.0:
-        raise ValueError
-    return value
-
-
-def bench(arguments: argparse.Namespace) -> None:
-    """Run the chosen benchmark."""
-    arguments.run(arguments)
 
 
 def bench_train(arguments: argparse.Namespace) -> None:
@@ -434,7 +411,7 @@ def write(path: Path | None, make: Callable[[], str | bytes]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nmt-bench; returns the exit code."""
-    return console.run(build_parser(), bench, argv)
+    return console.run(build_parser(), lambda arguments: arguments.run(arguments), argv)
 
 
 if __name__ == "__main__":

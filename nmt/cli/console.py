@@ -53,7 +53,13 @@ class Parser(argparse.ArgumentParser):
 
 
 class SettingsParser(Parser):
-    """Takes `section.key=value` settings before, between and after options."""
+    """Takes `section.key=value` settings before, between and after options.
+
+    Its description and epilog are printed as they are.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
 
     def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         return self.parse_intermixed_args(args, namespace)

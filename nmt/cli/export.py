@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli import console
-from nmt.cli.arguments import add_path
+from nmt.cli.arguments import add_choice, add_path
 from nmt.cli.pair_arguments import MODEL
 from nmt.errors import UserError
 
@@ -31,13 +31,11 @@ def build_parser() -> console.Parser:
     parser.add_argument("--format", choices=["ctranslate2"], required=True, help="format to write")
     meaning = "a directory that does not exist yet, or is empty"
     add_path(parser, "--output", meaning, metavar="DIR", required=True)
-    parser.add_argument(
-        "--quantization",
-        choices=["float32", "int8"],
-        default="float32",
-        help="type of the weights: int8 needs a quarter of the space and is faster, but changes a "
-        "few translations (default: float32)",
+    meaning = (
+        "type of the weights: int8 needs a quarter of the space and is faster, but changes a few "
+        "translations"
     )
+    add_choice(parser, "--quantization", ("float32", "int8"), meaning)
     return parser
 
 
@@ -45,10 +43,10 @@ def export(arguments: argparse.Namespace) -> None:
     """Check the output directory, load the model and write it."""
     output = Path(os.path.abspath(arguments.output))
     check_output(output)
-    from nmt.checkpoint.model_directory import ModelDirectory, find_model
+    from nmt.checkpoint.model_directory import find_model, load_model
     from nmt.export import export_ctranslate2
 
-    loaded = ModelDirectory.load(find_model(arguments.model))
+    loaded = load_model(find_model(arguments.model))
     export_ctranslate2(loaded, output, quantization=arguments.quantization)
     logger.info("%s: %s in %s", output, loaded.path, arguments.quantization)
 

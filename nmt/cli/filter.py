@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from nmt.cli import console
-from nmt.cli.arguments import add_number, add_path, check_outputs, new_parser, share
+from nmt.cli.arguments import add_flag, add_number, add_path, check_outputs, new_parser, share
 from nmt.cli.pair_arguments import MODEL, add_reading, open_model
 from nmt.data.text import EMPTY, BadLine, LineWriter, read_lines, read_text
 from nmt.errors import DataError, UserError
@@ -85,9 +85,7 @@ def build_parser() -> console.Parser:
         metavar="WORD",
         help="label of the good pairs (default: clean)",
     )
-    group.add_argument(
-        "--json", action="store_true", help="print a report in JSON to standard output"
-    )
+    add_flag(group, "--json", "print a report in JSON to standard output")
     return parser
 
 
@@ -256,10 +254,7 @@ def keep_best(arguments: argparse.Namespace, goodness: "Values") -> dict[str, An
     kept = best_pairs(goodness, arguments.keep_best)
     following = iter(kept.tolist())
     wanted = next(following, None)
-    with (
-        LineWriter(arguments.keep_source) as source,
-        LineWriter(arguments.keep_target) as target,
-    ):
+    with LineWriter(arguments.keep_source) as source, LineWriter(arguments.keep_target) as target:
         pairs = read_side_by_side(arguments.source, arguments.target, read_lines)
         for index, sides in enumerate(pairs):
             if index == wanted:

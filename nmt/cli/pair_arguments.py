@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt.cli.arguments import (
+    add_choice,
     add_device,
     add_number,
     add_path,
@@ -44,12 +45,8 @@ def add_gold(parser: argparse.ArgumentParser) -> None:
         "head is compared with them",
     )
     add_path(group, "--gold-possible", "more links, all of them possible")
-    group.add_argument(
-        "--gold-order",
-        choices=("source-target", "target-source"),
-        default="source-target",
-        help="the side that a link names first (default: source-target)",
-    )
+    orders = ("source-target", "target-source")
+    add_choice(group, "--gold-order", orders, "the side that a link names first")
     group.add_argument(
         "--gold-index",
         type=int,
@@ -100,12 +97,12 @@ def open_model(path: Path, arguments: argparse.Namespace) -> "LoadedModel":
     """The model of a model or run directory, as --device and --precision say."""
     import torch
 
-    from nmt.checkpoint.model_directory import ModelDirectory, find_model
+    from nmt.checkpoint.model_directory import find_model, load_model
     from nmt.decoding.devices import find_device, place
 
     device = find_device(arguments.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    loaded = ModelDirectory.load(find_model(path))
+    loaded = load_model(find_model(path))
     place(loaded.model, device, arguments.precision)
     return loaded

@@ -3,10 +3,10 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt.cli import console
+from nmt.cli.arguments import add_config, add_flag
 
 if TYPE_CHECKING:
     from nmt.data.prepare import Prepared
@@ -21,26 +21,13 @@ EXIT_CODES = "exit codes: 0 done, 2 bad input or config, 4 storage, 7 damaged da
 
 def build_parser() -> console.SettingsParser:
     """The command line of nmt-prepare."""
-    parser = console.SettingsParser(
-        prog="nmt-prepare",
-        description=DESCRIPTION,
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--config", metavar="FILE", type=Path, required=True, help="config file (YAML)"
-    )
-    parser.add_argument(
+    parser = console.SettingsParser(prog="nmt-prepare", description=DESCRIPTION, epilog=EXIT_CODES)
+    add_config(parser, example="data.subword.merges=8000")
+    add_flag(
+        parser,
         "--verify",
-        action="store_true",
-        help="prepare nothing; read the prepared data and compare each file with its hash (exit 7 "
-        "if one is damaged)",
-    )
-    parser.add_argument(
-        "overrides",
-        metavar="section.key=value",
-        nargs="*",
-        help="overrides a value of the config, such as data.subword.merges=8000",
+        "prepare nothing; read the prepared data and compare each file with its hash (exit 7 if "
+        "one is damaged)",
     )
     return parser
 
@@ -69,19 +56,13 @@ def summary(prepared: "Prepared") -> list[str]:
         lines += [
             f"    {'left out':<16}{count:>14,}  {reason}" for reason, count in left_out.items()
         ]
+    train = prepared.about["corpora"]["train"]
     for side, size in prepared.about["vocabulary"].items():
-        tokens = prepared.about["corpora"]["train"][side]["tokens"]
+        tokens = train[side]["tokens"]
+        mean = f"{tokens / train['pairs']:.1f} per sentence"
         lines.append(f"  {side + ' vocabulary':<18}{size:>14,}")
-        lines.append(
-            f"  {side + ' tokens':<18}{tokens:>14,}  for training, {per_pair(prepared, side)}"
-        )
+        lines.append(f"  {side + ' tokens':<18}{tokens:>14,}  for training, {mean}")
     return lines
-
-
-def per_pair(prepared: "Prepared", side: str) -> str:
-    """The mean length of a training sentence, as text."""
-    corpus = prepared.about["corpora"]["train"]
-    return f"{corpus[side]['tokens'] / corpus['pairs']:.1f} per sentence"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

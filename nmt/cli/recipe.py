@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt.cli import console
+from nmt.cli.arguments import add_flag, add_path
 from nmt.errors import ConfigError
 from nmt.recipes.variants import find_recipe, list_recipes, list_variants, make_run
 
@@ -35,12 +36,7 @@ says."""
 
 def build_parser() -> console.SettingsParser:
     """The command line of a recipe."""
-    parser = console.SettingsParser(
-        prog="nmt-recipe",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = console.SettingsParser(prog="nmt-recipe", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "recipe_name", nargs="?", type=Path, metavar="RECIPE", help="NAME, or a folder recipes/NAME"
     )
@@ -51,23 +47,15 @@ def build_parser() -> console.SettingsParser:
         help="a config of configs/NAME, such as softmax or rela-g, and settings that change it",
     )
     parser.add_argument("--stage", choices=STAGES, help="this stage alone (default: all in order)")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="take the recipe's files from here, archives or what is in them; the rest is fetched",
-    )
+    meaning = "take the recipe's files from here, archives or what is in them; the rest is fetched"
+    add_path(parser, "--data", meaning, metavar="DIR")
     parser.add_argument(
         "--without", action="append", default=[], metavar="CORPUS", help="leave a corpus out"
     )
     parser.add_argument(
         "--recipe", default="recipe", metavar="NAME", help="another recipe of the same directory"
     )
-    parser.add_argument(
-        "--list",
-        action="store_true",
-        help="show the variants (without RECIPE: the recipes), and end",
-    )
+    add_flag(parser, "--list", "show the variants (without RECIPE: the recipes), and end")
     return parser
 
 

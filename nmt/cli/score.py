@@ -11,7 +11,7 @@ from typing import Any
 
 from nmt import evaluation
 from nmt.cli import console
-from nmt.cli.arguments import add_number, add_path, new_parser
+from nmt.cli.arguments import add_flag, add_number, add_path, new_parser
 from nmt.data.text import read_text
 from nmt.errors import DataError
 from nmt.evaluation import Comparison
@@ -52,9 +52,7 @@ def build_parser() -> console.Parser:
         metavar="DIGITS",
         help="digits after the point in the table, 0 to 12 (default: 2)",
     )
-    group.add_argument(
-        "--json", action="store_true", help="write one JSON object instead of a table"
-    )
+    add_flag(group, "--json", "write one JSON object instead of a table")
     return parser
 
 
@@ -75,11 +73,7 @@ def _add_input(parser: console.Parser) -> None:
         metavar="SRC-TGT",
         help="languages, e.g. en-de; needed with --test-set; the target zh implies --tokenize zh",
     )
-    group.add_argument(
-        "--download",
-        action="store_true",
-        help="let SacreBLEU download a test set that is not in its cache",
-    )
+    add_flag(group, "--download", "let SacreBLEU download a test set that is not in its cache")
 
 
 def _add_metrics(parser: console.Parser) -> None:
@@ -102,7 +96,7 @@ def _add_metrics(parser: console.Parser) -> None:
         ("--lowercase", "ignore case in BLEU and chrF, as TER always does; tokenized BLEU ignores "
          "only that of A to Z, as multi-bleu.perl -lc does"),
     ):  # fmt: skip
-        group.add_argument(flag, action="store_true", help=meaning)
+        add_flag(group, flag, meaning)
 
 
 def _add_comparison(parser: console.Parser) -> None:
@@ -118,12 +112,11 @@ def _add_comparison(parser: console.Parser) -> None:
     meaning = "number of bootstrap samples or randomisation trials (default: bs 1000, ar 10000)"
     add_number(group, "--samples", None, meaning)
     add_number(group, "--seed", evaluation.DEFAULT_SEED, "seed of the paired test, at least 1")
-    group.add_argument(
-        "--over-seeds",
-        action="store_true",
-        help="the hypotheses are runs of one system with different seeds: add their mean and "
-        "sample standard deviation",
+    meaning = (
+        "the hypotheses are runs of one system with different seeds: add their mean and sample "
+        "standard deviation"
     )
+    add_flag(group, "--over-seeds", meaning)
 
 
 def score(arguments: argparse.Namespace) -> None:

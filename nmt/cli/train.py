@@ -5,9 +5,9 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from nmt.cli import console
+from nmt.cli.arguments import add_config, add_flag
 from nmt.training.signals import StopRequest
 
 
@@ -15,7 +15,6 @@ def build_parser() -> console.SettingsParser:
     """The command line of nmt-train."""
     parser = console.SettingsParser(
         prog="nmt-train",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Train a translation model. The data is prepared first if that has not been "
         "done. The same\ncommand resumes a run that was stopped or killed, exactly where it was.",
         epilog="examples:\n"
@@ -29,20 +28,9 @@ def build_parser() -> console.SettingsParser:
         "7 damaged data. torchrun turns all of them into 1; the status in result.json of the run\n"
         "directory is finished, stopped, diverged or failed.",
     )
-    parser.add_argument(
-        "--config", type=Path, required=True, metavar="FILE", help="config file (YAML)"
-    )
-    parser.add_argument(
-        "--print-config",
-        action="store_true",
-        help="print the config with all defaults and overrides to standard output, and exit",
-    )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="section.key=value",
-        help="overrides a value of the config, such as train.max_updates=2000",
-    )
+    add_config(parser, example="train.max_updates=2000")
+    meaning = "print the config with all defaults and overrides to standard output, and exit"
+    add_flag(parser, "--print-config", meaning)
     return parser
 
 

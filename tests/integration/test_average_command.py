@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.small_models import content, flip_bit, largest_file, small_files, write_model
 
-from nmt.checkpoint.model_directory import ModelDirectory, find_model
+from nmt.checkpoint.model_directory import find_model, load_model
 from nmt.checkpoint.store import CheckpointStore, verify
 from nmt.cli.average_checkpoints import main
 
@@ -34,10 +34,10 @@ def test_last_checkpoints_of_a_run(run: Path) -> None:
     assert steps_in(run / "average") == [200, 300, 400]
     assert main(["--run", str(run), "--last", "2"]) == 0
     assert steps_in(run / "average") == [300, 400]
-    loaded = ModelDirectory.load(find_model(run))
+    loaded = load_model(find_model(run))
     assert loaded.path == run / "average"
     parts = [
-        ModelDirectory.load(run / f"checkpoints/step-{step:08d}").model.target_embedding
+        load_model(run / f"checkpoints/step-{step:08d}").model.target_embedding
         for step in (300, 400)
     ]
     assert torch.allclose(loaded.model.target_embedding, (parts[0] + parts[1]) / 2)
@@ -162,13 +162,22 @@ def test_output_is_never_something_else(
 
 
 def test_contradictory_arguments(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fails(["--run", str(run), "--last", "0"], 2, "--last", capsys)
     checkpoint = str(run / "checkpoints/step-00000400")
     fails(["--checkpoints", checkpoint], 2, "--output", capsys)
     fails(["--checkpoints", checkpoint, "--last", "2", "--output", "x"], 2, "--last", capsys)
     with pytest.raises(SystemExit) as end:
         main([])
     assert end.value.code == 2
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "two", "9" * 30])
+def test_last_takes_a_positive_number(
+    run: Path, count: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--run", str(run), f"--last={count}"])
+    assert end.value.code == 2
+    assert "--last: expected a whole number" in capsys.readouterr().err
 
 
 def test_an_empty_directory_may_be_the_output(run: Path, tmp_path: Path) -> None:
