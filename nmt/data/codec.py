@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from nmt.config.limits import LANGUAGE_CODE
 from nmt.data.learning import Counts, LearnedSide, learn_sides, sentencepiece_side
 from nmt.data.subword import BPE, SentencePiece, Subword, WholeWords
-from nmt.data.text import SIDES, LineWriter, Side, read_text
+from nmt.data.text import SIDES, Side, read_text
 from nmt.data.tokenizer import TokenizerSpec, count_tokens, make_tokenizer
 from nmt.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from nmt.errors import ConfigError, DataError
+from nmt.storage.files import replace_file
 
 if TYPE_CHECKING:
     from nmt.config.config import DataConfig
@@ -262,9 +263,8 @@ class Codec:
             "joint": self._joint,
             "shared_vocabulary": self._shared is not None,
         }
-        with LineWriter(directory / "codec.json") as writer:
-            for line in json.dumps(description, indent=2, ensure_ascii=False).split("\n"):
-                writer.write(line)
+        text = json.dumps(description, indent=2, ensure_ascii=False)
+        replace_file(directory / "codec.json", f"{text}\n".encode())
 
     @classmethod
     def load(cls, directory: Path) -> "Codec":

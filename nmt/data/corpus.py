@@ -10,7 +10,7 @@ import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self, cast
+from typing import Any, BinaryIO, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -152,13 +152,6 @@ class EncodedCorpus:
     def target_lengths(self) -> Integers:
         """[pairs] the length of each target sentence with EOS, computed at each access."""
         return np.diff(self._offsets["target"])
-
-    def sentence(self, side: Side, index: int) -> list[int]:
-        """The ids of one sentence with its final EOS."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"expected an index below {len(self)}, got {index}")
-        start, end = self._offsets[side][index : index + 2]
-        return cast(list[int], self._tokens[side][start:end].tolist())
 
     def padded(
         self, side: Side, indices: npt.NDArray[np.integer[Any]], *, padding: int

@@ -45,11 +45,7 @@ ARCHIVE_BEGINNINGS = {
         for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
     ),
 }
-DECOMPRESS: dict[str, Callable[[Any], Any]] = {
-    ".gz": gzip.open,
-    ".xz": lzma.open,
-    ".bz2": bz2.open,
-}
+DECOMPRESS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 BROKEN_ARCHIVE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
@@ -147,11 +143,11 @@ def _skip_line(stream: BinaryIO) -> int:
     return skipped
 
 
-def read_text(path: Path, *, max_bytes: int = LINE_BYTES) -> Iterator[str]:
+def read_text(path: Path) -> Iterator[str]:
     """The lines of a file; raises DataError for the first line that is not valid text."""
-    for line in read_lines(path, max_bytes=max_bytes):
+    for line in read_lines(path):
         if isinstance(line, BadLine):
-            raise DataError(line.message(path, max_bytes=max_bytes))
+            raise DataError(line.message(path))
         yield line
 
 

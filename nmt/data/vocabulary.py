@@ -48,10 +48,6 @@ class Vocabulary:
             other.counts.items()
         )
 
-    def id(self, piece: str) -> int:
-        """The id of a piece, or UNK."""
-        return self._ids.get(piece, UNK)
-
     def piece(self, token_id: int) -> str:
         """The piece with an id, or the printed form of a control symbol."""
         return self._pieces[token_id]

@@ -20,6 +20,7 @@ from nmt.recipes.cleaning import CleaningReport, Part, clean, make_normalizer
 from nmt.recipes.download import CHECKSUMS, fetch
 from nmt.recipes.recipe import File, Place, Recipe, TextSet, parse_place
 from nmt.recipes.sgm import read_parallel, read_segments
+from nmt.storage.files import replace_file
 from nmt.storage.hashing import bytes_sha256
 from nmt.storage.lock import locked_to_write
 
@@ -32,7 +33,7 @@ UNPACKED = "unpacked"
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the text of a recipe goes."""
+    """The files of the text of a recipe."""
 
     directory: Path  # data/NAME
     downloads: Path  # shared by all recipes
@@ -155,7 +156,7 @@ class Builder:
             extract([self.found[name].path for name in files], wanted, directory)
 
     def _unpacked(self, files: tuple[str, ...]) -> Path:
-        """Where the members of an archive go; another archive of that name goes elsewhere."""
+        """The directory for the members of an archive; another archive of that name has another."""
         digest = "".join(self.found[name].sha256 for name in files)
         name = files[0].replace("/", "-")
         short = bytes_sha256(digest.encode())[:12]
@@ -251,9 +252,8 @@ class Builder:
             "outputs": states(outputs),
             "cleaning": vars(self.report),
         }
-        with LineWriter(self.layout.directory / STAMP) as writer:
-            for line in json.dumps(stamp, indent=2, ensure_ascii=False).split("\n"):
-                writer.write(line)
+        text = json.dumps(stamp, indent=2, ensure_ascii=False)
+        replace_file(self.layout.directory / STAMP, f"{text}\n".encode())
 
     def _settings(self) -> str:
         """A digest of all that the recipe says of the text, and of what the user brought."""

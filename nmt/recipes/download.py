@@ -278,7 +278,7 @@ def is_loopback(url: str) -> bool:
 
 
 def _mirrored(url: str, mirror: str | None) -> str:
-    """Where a mirror has the file of an address."""
+    """The address of a file at a mirror."""
     if mirror is None:
         return url
     if not mirror.startswith("https://") and not is_loopback(mirror):

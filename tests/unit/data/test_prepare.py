@@ -19,7 +19,8 @@ from nmt.data import encoding, prepared_directory
 from nmt.data.codec import Codec
 from nmt.data.encoding import LengthLimits, chunked, map_chunks
 from nmt.data.prepare import Prepared, evenly, open_prepared, prepare
-from nmt.data.text import Pair
+from nmt.data.text import SIDES, Pair
+from nmt.data.vocabulary import PAD
 from nmt.errors import DataError, IntegrityError, StorageError
 from nmt.storage.files import temporary_path
 from nmt.storage.hashing import file_sha256
@@ -81,12 +82,11 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def texts(prepared: Prepared, name: str) -> list[tuple[str, str]]:
     corpus = getattr(prepared, name)
+    everything = np.arange(len(corpus))
+    source, target = (corpus.padded(side, everything, padding=PAD)[0] for side in SIDES)
     return [
-        (
-            prepared.codec.source.decode(corpus.sentence("source", index)),
-            prepared.codec.target.decode(corpus.sentence("target", index)),
-        )
-        for index in range(len(corpus))
+        (prepared.codec.source.decode(left), prepared.codec.target.decode(right))
+        for left, right in zip(source.tolist(), target.tolist(), strict=True)
     ]
 
 

@@ -29,7 +29,7 @@ def test_control_symbols_come_first() -> None:
 def test_no_text_has_the_number_of_a_control_symbol(counts: dict[str, int]) -> None:
     vocabulary = Vocabulary(counts)
     for piece in [*counts, *CONTROL]:
-        number = vocabulary.id(piece)
+        (number,) = vocabulary.encode([piece])
         assert number not in (PAD, BOS, EOS)
         assert (number == UNK) == (piece not in counts)
         assert number == UNK or vocabulary.piece(number) == piece
@@ -88,7 +88,7 @@ def test_doubtful_files_are_errors(old: bytes, new: bytes, message: str, tmp_pat
 def test_one_piece_is_a_vocabulary(tmp_path: Path, piece: str) -> None:
     Vocabulary({piece: 1}).save(tmp_path / "pieces")
     vocabulary = Vocabulary.load(tmp_path / "pieces")
-    assert (len(vocabulary), vocabulary.id(piece), vocabulary.id("other")) == (5, 4, 3)
+    assert (len(vocabulary), vocabulary.encode([piece, "other"])) == (5, [4, 3])
 
 
 def test_windows_line_ends_are_harmless(tmp_path: Path) -> None:
