@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 
 from nmt.checkpoint.model_directory import model_files
-from nmt.checkpoint.store import write_directory
 from nmt.config.attention_kinds import ATTENTION_KINDS
 from nmt.config.config import (
     AttentionTypesConfig,
@@ -21,6 +20,7 @@ from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.decoding.ensemble import pad
 from nmt.model.transformer import Transformer
+from nmt.storage.directories import write_directory
 
 UPDATES = 150
 KINDS = sorted(ATTENTION_KINDS)

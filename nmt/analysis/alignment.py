@@ -16,14 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmt.analysis.pairs import PairAttention, SegmentedPair
-from nmt.decoding.alignment import (
-    AlignmentHead,
-    Links,
-    Weights,
-    Words,
-    merge_subwords,
-    strongest,
-)
+from nmt.decoding.alignment import AlignmentHead, Links, Weights, Words, merge_subwords, strongest
 from nmt.model.observe import Site
 
 STEPS = ("normal", "shifted")

@@ -36,7 +36,6 @@ from nmt.model.observe import Site, learned_parameters
 from nmt.model.summary import summarize
 
 TextPair = tuple[str, str]
-Reader = Callable[[], Iterable[TextPair]]
 
 SHUFFLE_WINDOW = 10_000  # pairs held in memory to shuffle their targets
 LINES_NAMED = 10  # in a message about lines
@@ -48,7 +47,7 @@ SHOWN_CHARACTERS = 300  # for text without spaces
 class Input:
     """The sentence pairs; `read` begins anew with every call."""
 
-    read: Reader
+    read: Callable[[], Iterable[TextPair]]
     count: int
     shown: frozenset[int]  # indices of the pairs whose attention is kept for the report
     seed: int = 1

@@ -15,14 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from nmt.analysis.plotting import COLOURS, GREY, legend, look, new_figure, png, styled
-from nmt.analysis.results import (
-    LANDMARKS,
-    TYPES,
-    Analysis,
-    ModelResult,
-    diversity,
-    learned_names,
-)
+from nmt.analysis.results import LANDMARKS, TYPES, Analysis, ModelResult, diversity, learned_names
 
 NULL_COLOUR = "#F6D3B3"
 POSITIVE = LinearSegmentedColormap.from_list("positive", ["#DCEAF6", "#5B9CCB", "#08306B"])
@@ -120,10 +113,7 @@ def solid_and_dashed(
 
 def line_styles(solid: str, dashed: str) -> dict[str, Any]:
     """Legend entries for solid and dashed curves."""
-    return {
-        solid: Line2D([], [], color=GREY),
-        dashed: Line2D([], [], color=GREY, linestyle="--"),
-    }
+    return {solid: Line2D([], [], color=GREY), dashed: Line2D([], [], color=GREY, linestyle="--")}
 
 
 def sparsity_picture(analysis: Analysis) -> Picture:

@@ -127,8 +127,7 @@ class LinkInformation:
         """Add the links of one pair, words [L, H + 1, 2, W]."""
         places = words.reshape(int(np.prod(self.grid.shape)), words.shape[-1])
         source = np.array(
-            [*(self._id("source", word) for word in pair.source.words), NO_LINK],
-            dtype=np.int64,
+            [*(self._id("source", word) for word in pair.source.words), NO_LINK], dtype=np.int64
         )
         self.sources.append(source[places])  # NO_LINK, -1, is the last entry
         self.targets.append(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nmt.checkpoint.model_directory import LoadedModel
 from nmt.data.codec import Segmentation
-from nmt.data.text import BadLine, Pair, side_by_side
+from nmt.data.text import AnyLine, BadLine, Pair, side_by_side
 from nmt.decoding.batching import length_batches
 from nmt.decoding.ensemble import chosen_log_probabilities, decoder_input, pad
 from nmt.decoding.streaming import always, windows
@@ -36,7 +36,6 @@ WINDOW = 2048  # pairs that are sorted by length at a time
 MAX_LENGTH = 512  # subwords per side; attention weights need memory quadratic in it
 
 Line = str | BadLine
-AnyLine = TypeVar("AnyLine")
 Result = TypeVar("Result")
 
 

@@ -205,8 +205,7 @@ def pictured_heads(
         return []
     of_first = shown[0][1]
     place = min(
-        sorted(places),
-        key=lambda place: abs(of_first[place].pair.length - PICTURED_LENGTH),
+        sorted(places), key=lambda place: abs(of_first[place].pair.length - PICTURED_LENGTH)
     )
     return [
         head_weights(model, codec, seen[place])

@@ -121,10 +121,7 @@ def make_forms(
         )
         return attended.transpose(1, 2).flatten(2)
 
-    forms = {
-        "plain softmax": run(plain, separate),
-        "torch SDPA": run(fused, separate),
-    }
+    forms = {"plain softmax": run(plain, separate), "torch SDPA": run(fused, separate)}
     for name, case in cases.items():
         core = AttentionCore(sizes.dim, sizes.heads, attention=case, dropout=sizes.dropout)
         core.to(sizes.device).train()

@@ -37,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same for all axes."""
+    """The common part of all axes."""
 
     shapes: Shapes
     kind: str

@@ -21,7 +21,7 @@ PRODUCT_CALLS = 3
 
 @dataclass(frozen=True)
 class Machine:
-    """What a reader needs to know to judge numbers from another machine."""
+    """The facts that a reader needs to judge numbers from another machine."""
 
     processor: str
     cores: int

@@ -33,7 +33,7 @@ CONFIGURED = "config"  # as a kind: the attention that the config asks for
 
 @dataclass(frozen=True)
 class Task:
-    """What is the same for all kinds: the config and the batches of a few updates."""
+    """The common part of all kinds: the config and the batches of a few updates."""
 
     config: Config
     source_vocabulary: int

@@ -20,14 +20,7 @@ from nmt.model.transformer import Transformer
 from nmt.storage.directories import Writer, bytes_writer, settled
 from nmt.storage.files import storage_errors
 from nmt.storage.manifest import MANIFEST, SealedDirectory
-from nmt.storage.tensors import (
-    TensorFile,
-    TensorSpec,
-    check_specs,
-    open_tensors,
-    read_into,
-    tensors_writer,
-)
+from nmt.storage.tensors import TensorFile, TensorSpec, check_specs, open_tensors, tensors_writer
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +28,7 @@ MODEL = "model.safetensors"
 STATE = "state.json"
 CONFIG = "config.yaml"
 TENSORS = ".safetensors"
+MOST_READS = 100  # of a directory that is replaced again and again
 
 
 class ModelMismatchError(UserError):
@@ -51,28 +45,21 @@ class LoadedModel:
     path: Path
 
 
-MOST_READS = 100  # of a directory that is replaced again and again
+def load_model(path: Path) -> LoadedModel:
+    """The model in evaluation mode; every file that is read is verified while it is read.
 
-
-class ModelDirectory:
-    """How a model directory becomes a model."""
-
-    @staticmethod
-    def load(path: Path, *, verify: bool = True) -> LoadedModel:
-        """The model in evaluation mode; every file that is read is verified while it is read.
-
-        A directory that is replaced while it is read (a better `best`) is read again, up to
-        MOST_READS times.
-        """
-        for read in range(1, MOST_READS + 1):
-            place = settled(path) or path
-            before = identity(place)
-            try:
-                return read_model(place, verify=verify)
-            except UserError:
-                if read == MOST_READS or identity(settled(path) or path) == before:
-                    raise
-        raise AssertionError("the last read returns or raises")
+    A directory that is replaced while it is read (a better `best`) is read again, up to
+    MOST_READS times.
+    """
+    for read in range(1, MOST_READS + 1):
+        place = settled(path) or path
+        before = identity(place)
+        try:
+            return read_model(place)
+        except UserError:
+            if read == MOST_READS or identity(settled(path) or path) == before:
+                raise
+    raise AssertionError("the last read returns or raises")
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -84,14 +71,13 @@ def identity(path: Path) -> tuple[int, int] | None:
     return facts.st_ino, facts.st_mtime_ns
 
 
-def read_model(path: Path, *, verify: bool) -> LoadedModel:
+def read_model(path: Path) -> LoadedModel:
     """The model of a directory, which takes memory only when its weights are what it expects."""
     directory = SealedDirectory(path)
-    if verify:
-        directory.verify([name for name in directory.entries if not name.endswith(TENSORS)])
+    directory.verify([name for name in directory.entries if not name.endswith(TENSORS)])
     config = read_config(directory)
     codec = Codec.load(path)
-    with directory.open(MODEL, verify=verify) as weights, open_tensors(weights) as file:
+    with directory.open(MODEL) as weights, open_tensors(weights) as file:
         model = shape_model(config.model, codec, file)
         model.allocate()
         with torch.no_grad():
@@ -161,12 +147,6 @@ def is_needed(name: str) -> bool:
 def is_codec_file(name: str) -> bool:
     """Whether a file of a model directory belongs to the codec."""
     return name not in (CONFIG, STATE) and not name.endswith(TENSORS)
-
-
-def load_weights(directory: SealedDirectory, model: torch.nn.Module, name: str = MODEL) -> None:
-    """Fill an existing model's weights from a verified file."""
-    with directory.open(name) as weights:
-        read_into(weights, model.state_dict())
 
 
 def find_model(path: Path) -> Path:

@@ -9,34 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nmt.errors import IntegrityError, NoCheckpointError, StorageError, UserError
-from nmt.storage.directories import (
-    Writer,
-    bytes_writer,
-    json_writer,
-    recover,
-    remove_directory,
-    replace_directory,
-    write_directory,
-)
+from nmt.storage.directories import Writer, recover, remove_directory, replace_directory
 from nmt.storage.lock import locked
-from nmt.storage.manifest import MANIFEST, SealedDirectory
-
-__all__ = [
-    "CheckpointStore",
-    "Writer",
-    "bytes_writer",
-    "json_writer",
-    "replace_directory",
-    "verify",
-    "write_directory",
-]
+from nmt.storage.manifest import MANIFEST, SealedDirectory, file_identity
 
 logger = logging.getLogger(__name__)
 
 STEP_NAME = re.compile(r"step-(\d{8,12})")
 LEAST_KEPT = 2  # one may turn out to be damaged
 
-Signature = frozenset[tuple[str, int, int, int, int]]
+Signature = frozenset[tuple[str, tuple[int, ...]]]
 
 
 def verify(path: Path) -> None:
@@ -65,7 +47,7 @@ class CheckpointStore:
             yield
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint of `step` is, or would be."""
+        """The path of the checkpoint of `step`, whether it exists or not."""
         return self.directory / f"step-{step:08d}"
 
     def steps(self) -> list[int]:
@@ -91,10 +73,6 @@ class CheckpointStore:
         assert name in ("best", "average"), name
         replace_directory(self.run_dir / name, files)
         return self.run_dir / name
-
-    def verify(self, path: Path) -> None:
-        """Check every bit of a model directory; an IntegrityError names the file at fault."""
-        verify(path)
 
     def good_steps(self) -> Iterator[int]:
         """The steps whose checkpoints verify, newest first; others are warned of, once."""
@@ -130,12 +108,10 @@ class CheckpointStore:
             )
         return None if newest is None else self.path(newest)
 
-    def prune(
-        self, *, keep_last: int, keep: Collection[int] = (), passing: Collection[int] = ()
-    ) -> list[int]:
+    def prune(self, *, keep_last: int, passing: Collection[int] = ()) -> list[int]:
         """Delete what is older than the `keep_last` newest good ones; return the steps deleted.
 
-        Steps in `keep` stay. Steps in `passing` do not count and go, but for the newest of all.
+        Steps in `passing` do not count and go, but for the newest of all.
         Damaged checkpoints do not count either, and two good ones always stay.
         """
         newest = next(self.good_steps(), None)
@@ -146,9 +122,7 @@ class CheckpointStore:
         if len(kept) < LEAST_KEPT:
             return []
         gone = {step for step in passing if step < kept[0]} - set(kept)
-        deleted = [
-            step for step in self.steps() if (step < kept[-1] or step in gone) and step not in keep
-        ]
+        deleted = [step for step in self.steps() if step < kept[-1] or step in gone]
         for step in deleted:
             self.remove(step)
         return deleted
@@ -161,14 +135,9 @@ class CheckpointStore:
 
 def signature(path: Path) -> Signature:
     """A signature that changes when any file of a directory is written, truncated or replaced."""
-    found = []
     try:
         with os.scandir(path) as entries:
-            for entry in entries:
-                facts = entry.stat(follow_symlinks=False)
-                found.append(
-                    (entry.name, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
-                )
+            found = {item.name: file_identity(item.stat(follow_symlinks=False)) for item in entries}
     except OSError:
         return frozenset()
-    return frozenset(found) if any(item[0] == MANIFEST for item in found) else frozenset()
+    return frozenset(found.items()) if MANIFEST in found else frozenset()

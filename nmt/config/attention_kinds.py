@@ -169,7 +169,6 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
     "rela-i": rela_row(gate=False, gain_init="uniform"),
     "rela-g": rela_row(gate=True, gain_init=1.0),
     "topk": AttentionKind(
-        top_k,
-        options={"k": Option(Length, 8, required="how many keys each query may attend to")},
+        top_k, options={"k": Option(Length, 8, required="how many keys each query may attend to")}
     ),
 }

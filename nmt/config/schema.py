@@ -21,14 +21,7 @@ from typing import Any, get_args, get_origin
 import yaml
 
 from nmt.config.document import Entry, Items, Location, MappingNode, Node, Problem, Scalar, quote
-from nmt.config.scalars import (
-    MismatchError,
-    describe,
-    nearest,
-    read_scalar,
-    show,
-    type_hints,
-)
+from nmt.config.scalars import MismatchError, describe, nearest, read_scalar, show, type_hints
 
 MOST_SUGGESTIONS = 100  # similar names are searched for the first unknown keys only
 INVALID = object()  # stands for a value with a reported problem

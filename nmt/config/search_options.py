@@ -75,8 +75,7 @@ class DecodeConfig:
         default=4096, metadata=shown("source subwords per batch, with padding")
     )
     max_length_ratio: Ratio = field(
-        default=2.0,
-        metadata=shown("an output has at most R times the source's subwords ...", "R"),
+        default=2.0, metadata=shown("an output has at most R times the source's subwords ...", "R")
     )
     max_length_extra: NonNegativeLength = field(
         default=50, metadata=shown("... plus N more subwords")
@@ -101,7 +100,7 @@ class SearchOptions(DecodeConfig):
         metadata=shown(
             "print the N best outputs (or N samples) per line, as "
             "`number ||| text ||| log_probability= X ||| score`; the number is that of the line, "
-            "from 0",
+            "from 0"
         ),
     )
     min_length: NonNegativeLength = field(

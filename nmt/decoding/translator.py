@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 
-from nmt.checkpoint.model_directory import ModelDirectory, find_model
+from nmt.checkpoint.model_directory import find_model, load_model
 from nmt.config.search_options import DecodeConfig, SearchOptions
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
@@ -99,7 +99,7 @@ class Translator:
             raise UserError("8-bit weights have no precision of their own, got bfloat16")
         paths = [model] if isinstance(model, str | Path) else list(model)
         assert paths, "expected at least one model directory"
-        loaded = [ModelDirectory.load(find_model(Path(path))) for path in paths]
+        loaded = [load_model(find_model(Path(path))) for path in paths]
         members = [
             Member.of(place(one.model, chosen, precision).eval(), one.codec, int8=int8)
             for one in loaded

@@ -18,11 +18,11 @@ from nmt.bench.kinds import all_kinds, with_attention
 from nmt.bench.synthetic import Shapes, synthetic_codec, synthetic_config, synthetic_lines
 from nmt.bench.training import Task, TrainingModel, synthetic_task
 from nmt.checkpoint.model_directory import model_files
-from nmt.checkpoint.store import write_directory
 from nmt.config.config import ParallelFiles
 from nmt.decoding.translator import Translator
 from nmt.model.transformer import Transformer
 from nmt.ops.backend import force_backend
+from nmt.storage.directories import write_directory
 from nmt.training.state import SUMS
 
 SHAPES = Shapes(

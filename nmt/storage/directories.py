@@ -216,7 +216,7 @@ def recover(parent: Path, *, name: str | None = None, exclusive: bool) -> None:
 
 
 def settled(path: Path) -> Path | None:
-    """Where a reader finds the directory `path` even in the middle of its replacement, or None."""
+    """The place of the directory `path` for a reader, even while it is replaced, or None."""
     for _ in range(20):
         if path.is_dir():
             return path

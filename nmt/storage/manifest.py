@@ -167,12 +167,11 @@ class SealedDirectory:
                 self._check_digest(name, file, advance)
 
     @contextmanager
-    def open(self, name: str, *, verify: bool = True) -> Iterator[Path]:
+    def open(self, name: str) -> Iterator[Path]:
         """The path of one file, hashed before it is read, and not exchanged until that is done."""
         with self._opened(name) as file:
             before = os.fstat(file.fileno())
-            if verify:
-                self._check_digest(name, file)
+            self._check_digest(name, file)
             yield self.path / name
             try:
                 after = os.stat(self.path / name, follow_symlinks=False)

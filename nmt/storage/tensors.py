@@ -6,7 +6,6 @@ memory (tied embeddings) are stored once, under the name that sorts first.
 """
 
 import errno
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -52,11 +51,6 @@ class TensorSpec:
     def of(cls, tensor: Tensor) -> "TensorSpec":
         """The spec of an existing tensor."""
         return cls(tensor.dtype, tuple(tensor.shape))
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the tensor's elements in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')} {list(self.shape)}"
@@ -161,10 +155,3 @@ def read_into(path: Path, destinations: Mapping[str, Tensor]) -> None:
         check_specs(file.specs, expected, file.name)
         for name, tensor in unique.items():
             tensor.copy_(file.tensor(name))
-
-
-def read_tensors(path: Path, expected: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-    """New tensors from a file that must hold exactly what is `expected`."""
-    with open_tensors(path) as file:
-        check_specs(file.specs, expected, file.name)
-        return {name: file.tensor(name) for name in file.specs}

@@ -17,7 +17,7 @@ from task import (
     WARMUP,
 )
 
-from nmt.checkpoint.model_directory import LoadedModel, ModelDirectory, find_model, model_files
+from nmt.checkpoint.model_directory import LoadedModel, find_model, load_model, model_files
 from nmt.config.config import Config, SubwordConfig, TokenizerConfig
 from nmt.config.loading import load_config
 from nmt.data.batching import plan_epoch
@@ -131,7 +131,7 @@ def write_training(directory: Path, data: Path) -> None:
 def write_decoding(directory: Path, lines: Sequence[str], models: dict[str, Path]) -> None:
     """Write the models (`softmax`, and perhaps others) with the sentences as they encode them."""
     directory.mkdir(parents=True, exist_ok=True)
-    loaded = {kind: ModelDirectory.load(find_model(path)) for kind, path in models.items()}
+    loaded = {kind: load_model(find_model(path)) for kind, path in models.items()}
     first = loaded["softmax"]
     for kind, model in loaded.items():
         if model.codec.source.vocabulary != first.codec.source.vocabulary:

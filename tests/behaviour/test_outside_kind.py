@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nmt.analysis.measures import nullable_sites, unnormalised_sites
-from nmt.checkpoint.model_directory import ModelDirectory
+from nmt.checkpoint.model_directory import load_model
 from nmt.cli import analyze, bench, train, translate
 from nmt.config.attention_kinds import (
     ATTENTION_KINDS,
@@ -123,7 +123,7 @@ def test_it_translates_by_torch_and_says_so(
 
 def test_it_is_analysed_as_its_row_says(tmp_path: Path) -> None:
     run = trained(tmp_path)
-    model = ModelDirectory.load(max((run / "checkpoints").glob("step-*"))).model
+    model = load_model(max((run / "checkpoints").glob("step-*"))).model
     assert unnormalised_sites(model) == nullable_sites(model) == set(model.attentions())
     data = tmp_path / "data"
     files = ["--source", str(data / "validation.src"), "--target", str(data / "validation.tgt")]

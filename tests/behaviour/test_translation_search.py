@@ -266,7 +266,7 @@ def test_ensembles_do_not_depend_on_the_batch() -> None:
 
 def poison(model: Transformer, codec: Codec, word: str) -> None:
     """Make the model compute NaN for every sentence with a word."""
-    number = codec.source.vocabulary.id(word)
+    number = codec.source.vocabulary.encode([word])[0]
     assert number != UNK
     with torch.no_grad():
         model.source_embedding[number] = math.nan

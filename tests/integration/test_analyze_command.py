@@ -23,7 +23,7 @@ from nmt.analysis.analyze import exchange_targets
 from nmt.analysis.gold import Gold, read_gold
 from nmt.analysis.pairs import shuffle_targets
 from nmt.analysis.results import without_noise
-from nmt.checkpoint.model_directory import ModelDirectory
+from nmt.checkpoint.model_directory import load_model
 from nmt.cli import analyze
 
 SOURCE = [*random_lines(9, seed=1, longest=12), "", "the <b>old</b> dog"]
@@ -79,7 +79,7 @@ def test_all_files_and_the_numbers_of_the_python_interface(folder: Path, both: P
         "heads_1.png",
     }
     rela, softmax = json.loads((both / "analysis.json").read_text())["models"]
-    loaded = ModelDirectory.load(folder / "rela-g")
+    loaded = load_model(folder / "rela-g")
     pairs = list(zip(SOURCE, TARGET, strict=True))
     expected = without_noise(corpus_statistics(loaded, pairs).summary())
     false_pairs = shuffle_targets(pairs, seed=1)

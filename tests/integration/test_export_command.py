@@ -21,7 +21,7 @@ from translation_models import (
     trained_model,
 )
 
-from nmt.checkpoint.model_directory import ModelDirectory
+from nmt.checkpoint.model_directory import load_model
 from nmt.checkpoint.store import verify
 from nmt.cli.export import main
 from nmt.config.config import Config
@@ -170,7 +170,7 @@ def test_readme_tells_how_to_translate(tmp_path: Path, trained: dict[str, Path])
 
 def test_model_in_memory_is_left_as_it_is(tmp_path: Path) -> None:
     import_ctranslate2()
-    loaded = ModelDirectory.load(write_model(tmp_path / "model", seed=1))
+    loaded = load_model(write_model(tmp_path / "model", seed=1))
     before = {name: weight.clone() for name, weight in loaded.model.state_dict().items()}
     export_ctranslate2(loaded, tmp_path / "exported", quantization="int8")
     for name, weight in loaded.model.state_dict().items():

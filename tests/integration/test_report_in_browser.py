@@ -11,7 +11,7 @@ from support.chromium import PROGRAM, Page, open_browser
 from translation_models import make_codec, make_config, make_directory, make_model, random_lines
 
 from nmt.analysis.pairs import PairAttention
-from nmt.checkpoint.model_directory import ModelDirectory
+from nmt.checkpoint.model_directory import load_model
 from nmt.cli import analyze
 from nmt.model.observe import Site
 
@@ -93,7 +93,7 @@ def numbers(folder: Path, model: int, type_: str, layer: int) -> dict[str, Any]:
 
 
 def attention(folder: Path, kind: str, place: int) -> PairAttention:
-    loaded = ModelDirectory.load(folder / kind)
+    loaded = load_model(folder / kind)
     (seen,) = observe_pairs(loaded, [(SOURCE[place], TARGET[place])])
     return seen
 

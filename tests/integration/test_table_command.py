@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.small_task import Task, row_of
 
-from nmt.checkpoint.model_directory import ModelDirectory
+from nmt.checkpoint.model_directory import load_model
 from nmt.cli.table import main
 from nmt.model.summary import summarize
 from nmt.recipes import stages
@@ -68,7 +68,7 @@ def test_a_grid_is_run_resumed_and_shown(commands, tmp_path, capfd):
     assert softmax["paper"] == "40.5"
     assert softmax["difference"] == f"{bleu - 40.5:.1f}".replace("-", "−")
     assert (broken["BLEU"], broken["paper"], broken["runs"]) == ("–", "–", "0, 2 diverged")
-    loaded = ModelDirectory.load(task.runs / "softmax" / "average")
+    loaded = load_model(task.runs / "softmax" / "average")
     assert softmax["parameters"] == f"{summarize(loaded.model).total / 1e6:.2f}M"
     assert json.loads((task.runs / "broken-seed2/result.json").read_bytes())["status"] == "diverged"
     assert "broken, seed 2 diverged" in shown.err

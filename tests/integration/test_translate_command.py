@@ -247,7 +247,7 @@ def test_long_lines_are_cut_with_a_warning(
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that computes NaN for every line with a dog in it."""
     config, codec, weights = trained_model()
-    number = codec.source.vocabulary.id("dog")
+    number = codec.source.vocabulary.encode(["dog"])[0]
     assert number != UNK
     state = {name: tensor.clone() for name, tensor in weights.state_dict().items()}
     healthy = make_model(config, codec)

@@ -15,12 +15,11 @@ import pytest
 import torch
 
 from nmt.checkpoint.model_directory import model_files
-from nmt.checkpoint.store import write_directory
 from nmt.config.config import Config
 from nmt.config.loading import parse_config
 from nmt.data.codec import Codec
 from nmt.model.transformer import Transformer
-from nmt.storage.directories import Writer, bytes_writer, json_writer
+from nmt.storage.directories import Writer, bytes_writer, json_writer, write_directory
 from nmt.storage.manifest import MANIFEST, FileEntry, encode_manifest
 
 PAIRS = [("the old man sees a dog", "der alte Mann sieht einen Hund"), ("a dog", "ein Hund")]

@@ -19,9 +19,9 @@ from support.small_models import (
 )
 
 from nmt.checkpoint.average import average_checkpoints, mean
-from nmt.checkpoint.model_directory import ModelDirectory, ModelMismatchError, model_files
-from nmt.checkpoint.store import replace_directory, write_directory
+from nmt.checkpoint.model_directory import ModelMismatchError, load_model, model_files
 from nmt.errors import DivergedError, IntegrityError, UserError
+from nmt.storage.directories import replace_directory, write_directory
 from nmt.storage.manifest import MANIFEST, SealedDirectory
 from nmt.storage.tensors import TensorMismatchError
 
@@ -58,8 +58,8 @@ def test_order_does_not_matter(tmp_path: Path) -> None:
         replace_directory(tmp_path / "average", average_checkpoints(order))
         manifests.add((tmp_path / "average" / MANIFEST).read_bytes())
     assert len(manifests) == 1
-    loaded = ModelDirectory.load(tmp_path / "average").model.state_dict()
-    models = [ModelDirectory.load(path).model.state_dict() for path in paths]
+    loaded = load_model(tmp_path / "average").model.state_dict()
+    models = [load_model(path).model.state_dict() for path in paths]
     for name, tensor in loaded.items():
         expected = torch.stack([model[name].double() for model in models]).mean(0).float()
         assert torch.equal(tensor, expected), name

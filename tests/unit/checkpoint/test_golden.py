@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.checkpoint.model_directory import LoadedModel, ModelDirectory, model_files
+from nmt.checkpoint.model_directory import LoadedModel, load_model, model_files
 from nmt.checkpoint.optimizer import flatten_optimizer, restore_optimizer
-from nmt.checkpoint.store import json_writer, verify, write_directory
+from nmt.checkpoint.store import verify
 from nmt.data.vocabulary import BOS
+from nmt.storage.directories import json_writer, write_directory
 from nmt.storage.manifest import SealedDirectory
 from nmt.storage.tensors import tensors_writer
 
@@ -48,7 +49,7 @@ def test_golden_checkpoint_goes_on() -> None:
     """The recorded losses, of the weights as they are and after two more updates, to 1e-6."""
     verify(GOLDEN)
     directory = SealedDirectory(GOLDEN)
-    loaded = ModelDirectory.load(GOLDEN)
+    loaded = load_model(GOLDEN)
     optimizer = adam(loaded)
     with directory.open("optimizer.safetensors") as reader:
         restore_optimizer(reader, optimizer, loaded.model.named_parameters())

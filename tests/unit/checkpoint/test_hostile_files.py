@@ -19,7 +19,7 @@ import pytest
 import torch
 from support.small_models import reseal, write_model
 
-from nmt.checkpoint.model_directory import ModelDirectory
+from nmt.checkpoint.model_directory import load_model
 from nmt.errors import UserError
 from nmt.storage.manifest import MANIFEST, SealedDirectory, encode_manifest, parse_manifest
 
@@ -299,7 +299,7 @@ def load_in_child(path: Path) -> tuple[str, int, int]:
     child = os.fork()
     if child == 0:
         try:
-            ModelDirectory.load(path)
+            load_model(path)
             said, code = "loaded", 0
         except UserError as error:
             said, code = str(error), error.exit_code

@@ -19,11 +19,12 @@ from support.small_models import (
     write_model,
 )
 
-from nmt.checkpoint.model_directory import ModelDirectory, find_model, load_weights, model_files
-from nmt.checkpoint.store import CheckpointStore, bytes_writer, verify, write_directory
+from nmt.checkpoint.model_directory import find_model, load_model, model_files
+from nmt.checkpoint.store import CheckpointStore, verify
 from nmt.errors import IntegrityError, NoCheckpointError
+from nmt.storage.directories import bytes_writer, write_directory
 from nmt.storage.files import host_digest
-from nmt.storage.manifest import MANIFEST, SealedDirectory
+from nmt.storage.manifest import MANIFEST
 
 KINDS = [
     "softmax",
@@ -46,7 +47,7 @@ def test_loaded_model_is_the_saved_one(tmp_path: Path, tie: str, kind: str, norm
     model = small_transformer(config, codec, seed=5)
     write_directory(tmp_path / "a", model_files(config, codec, model.state_dict()))
     before = torch.random.get_rng_state()
-    loaded = ModelDirectory.load(tmp_path / "a")
+    loaded = load_model(tmp_path / "a")
     assert torch.equal(torch.random.get_rng_state(), before)
     assert loaded.config == config
     text = "the old man sees a dog"
@@ -60,15 +61,6 @@ def test_loaded_model_is_the_saved_one(tmp_path: Path, tie: str, kind: str, norm
     again = model_files(loaded.config, loaded.codec, loaded.model.state_dict())
     write_directory(tmp_path / "b", again)
     assert (tmp_path / "a" / MANIFEST).read_bytes() == (tmp_path / "b" / MANIFEST).read_bytes()
-
-
-def test_weights_into_an_existing_model(tmp_path: Path) -> None:
-    config = small_config(tmp_path)
-    codec = small_codec(config)
-    model = small_transformer(config, codec, seed=2)
-    load_weights(SealedDirectory(write_model(tmp_path / "a", seed=1)), model)
-    expected = small_transformer(config, codec, seed=1).state_dict()
-    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
 
 
 def run_with(tmp_path: Path, *names: str) -> Path:
@@ -109,17 +101,17 @@ def test_a_damaged_best_is_never_loaded(tmp_path: Path) -> None:
     run = run_with(tmp_path, *CHECKPOINTS, "best")
     flip_bit(run / "best" / "model.safetensors", 12345)
     with pytest.raises(IntegrityError, match=r"best/model\.safetensors"):
-        ModelDirectory.load(find_model(run))
+        load_model(find_model(run))
     (run / "best" / MANIFEST).unlink()
     with pytest.raises(IntegrityError, match=r"best/MANIFEST\.json: missing"):
-        ModelDirectory.load(find_model(run / "best"))
+        load_model(find_model(run / "best"))
 
 
 def test_broken_optimizer_state_does_not_matter_to_translation(tmp_path: Path) -> None:
     files = small_files(tmp_path, seed=1) | {"optimizer.safetensors": bytes_writer(b"1234")}
     path = CheckpointStore(tmp_path / "run").save(1, files)
     (path / "optimizer.safetensors").write_bytes(b"4321")
-    assert ModelDirectory.load(find_model(tmp_path / "run")).path == path
+    assert load_model(find_model(tmp_path / "run")).path == path
     with pytest.raises(IntegrityError, match="optimizer"):
         verify(path)
 
@@ -131,7 +123,7 @@ def test_best_is_found_in_mid_replacement(tmp_path: Path) -> None:
     aside = run / f".nmt-old-best.{host_digest()}.{int(process.stdout)}.00000000"
     (run / "best").rename(aside)
     assert find_model(run) == aside
-    ModelDirectory.load(aside)
+    load_model(aside)
     with CheckpointStore(run).lock():
         assert find_model(run) == run / "best"
 
@@ -158,7 +150,7 @@ def test_reading_while_best_is_replaced(tmp_path: Path) -> None:
             for seed in (1, 2)
         ]
         for _ in range(30):
-            weights = ModelDirectory.load(find_model(tmp_path)).model.target_embedding
+            weights = load_model(find_model(tmp_path)).model.target_embedding
             assert any(torch.equal(weights, item) for item in expected)
     finally:
         stop.set()
