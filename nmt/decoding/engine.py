@@ -48,12 +48,12 @@ class Packer:
         self.kept.append(tensor)
         return address(tensor, shape, dtype)
 
-    def linear(self, weight: Tensor, bias: Tensor | None) -> interface.Linear:
+    def linear(self, weight: Tensor, bias: Tensor | None) -> interface.PackedLinear:
         """A weight [outputs, inputs] in panels."""
         weight = weight.detach().float()
         outputs, inputs = weight.shape
         panels = -(-outputs // self.panel)
-        structure = interface.Linear(
+        structure = interface.PackedLinear(
             inputs=inputs, outputs=outputs, bias=self.keep(bias, (outputs,))
         )
         if not self.int8:
@@ -118,18 +118,18 @@ class Packer:
         structure.input = self.linear(first.weight, first.bias)
         return structure
 
-    def feed_forward(self, module: FeedForward, residual: Residual) -> interface.FeedForward:
+    def feed_forward(self, module: FeedForward, residual: Residual) -> interface.FeedForwardLayer:
         """A feed-forward sublayer."""
-        return interface.FeedForward(
+        return interface.FeedForwardLayer(
             self.linear(module.input.weight, module.input.bias),
             self.linear(module.output.weight, module.output.bias),
             self.layer_norm(residual.norm, len(module.output.weight)),
         )
 
-    def layer(self, layer: nn.Module) -> interface.Layer:
+    def layer(self, layer: nn.Module) -> interface.StackLayer:
         """A layer of either stack."""
         assert isinstance(layer, EncoderLayer | DecoderLayer)
-        structure = interface.Layer(
+        structure = interface.StackLayer(
             self=self.attention(layer.self_attention, layer.self_attention_residual),
             feed_forward=self.feed_forward(layer.feed_forward, layer.feed_forward_residual),
         )
@@ -139,7 +139,7 @@ class Packer:
 
     def stack(self, model: Transformer, layers: nn.ModuleList, final: nn.Module) -> interface.Stack:
         """The encoder or the decoder, as the kernels have checked it."""
-        array = (interface.Layer * len(layers))(*map(self.layer, layers))
+        array = (interface.StackLayer * len(layers))(*map(self.layer, layers))
         self.kept.append(array)
         config = model.config
         stack = interface.Stack(
@@ -193,7 +193,7 @@ class Engine:
         ]
         memory = torch.empty(sum(sizes))
         parts = (part.data_ptr() for part in torch.split(memory, sizes))
-        return Workspace(interface.Workspace(rows, threads, attention, *parts), keys, memory)
+        return Workspace(interface.WorkingMemory(rows, threads, attention, *parts), keys, memory)
 
     def encode(self, sentences: Sequence[Sequence[int]], starts: Tensor) -> Tensor:
         """The encoder output [R, D] of sentences, whose tokens are concatenated without padding."""
@@ -233,7 +233,7 @@ class Engine:
 class Workspace:
     """Scratch memory for the kernels: the addresses of its parts, and the tensor that holds it."""
 
-    fields: interface.Workspace
+    fields: interface.WorkingMemory
     keys: int  # of attention, at most
     memory: Tensor
 
@@ -257,7 +257,7 @@ class EngineStep:
         # The same memory in every step: new memory would cost as much as a layer.
         self.work: Workspace | None = None
         self.logits = torch.empty(0, engine.output.outputs)
-        self.state = interface.Batch(
+        self.state = interface.DecodingBatch(
             sentences=len(sources),
             most_width=beam,
             starts=address(self.starts, dtype=torch.int64),

@@ -27,9 +27,9 @@ typedef struct {
     int64_t map;
     const float *parameters;  // [heads]
     float scale;
-    Dropout dropout;
+    DropoutRule dropout;
     RowState *states;        // [sentences, heads, queries]
-} Attention;
+} AttentionArguments;
 
 typedef struct {
     int64_t count;      // of keys up to the last visible one
@@ -44,7 +44,7 @@ typedef struct {
 } Space;
 
 // Cuts the memory of one thread into its parts, and says where it ends; `memory` may be NULL.
-static Space cut_space(const Attention *a, float *memory, int64_t *size) {
+static Space cut_space(const AttentionArguments *a, float *memory, int64_t *size) {
     const int64_t keys = in_panels(a->keys), width = in_panels(a->width);
     const int64_t head = keys * width, queries = QUERIES * width, scores = QUERIES * keys;
     const int64_t row = (int64_t)row_scratch((size_t)a->keys);
@@ -73,7 +73,7 @@ typedef struct {
     float parameter;
 } Head;
 
-static Seen look(const Attention *a, const Head *head, int64_t query) {
+static Seen look(const AttentionArguments *a, const Head *head, int64_t query) {
     if (!head->visible) return (Seen){a->keys, false, NULL};
     const uint8_t *visible = head->visible + query * a->visible_query_step;
     const uint8_t *last = memrchr(visible, 1, (size_t)a->keys);
@@ -81,7 +81,7 @@ static Seen look(const Attention *a, const Head *head, int64_t query) {
     return (Seen){count, memchr(visible, 0, (size_t)count) != NULL, visible};
 }
 
-static Head find_head(const Attention *a, int64_t number) {
+static Head find_head(const AttentionArguments *a, int64_t number) {
     const int64_t sentence = number / a->heads, head = number % a->heads;
     const int64_t keys = sentence * a->keys * a->key_step + head * a->width;
     Head found = {
@@ -102,7 +102,7 @@ static Head find_head(const Attention *a, int64_t number) {
 }
 
 // Finds the keys that the queries from `first` on may see; returns the highest number of keys.
-static int64_t look_at_block(const Attention *a, const Head *head, int64_t first, int64_t rows,
+static int64_t look_at_block(const AttentionArguments *a, const Head *head, int64_t first, int64_t rows,
                              Seen *seen) {
     int64_t most = 0;
     for (int64_t row = 0; row < rows; row++) {
@@ -139,19 +139,19 @@ static void weigh(const Head *head, float *row, Seen seen, int64_t most, RowStat
     clear(row, seen.count, most);
 }
 
-static void drop(const Attention *a, float *row, const int16_t *bits, int64_t count) {
+static void drop(const AttentionArguments *a, float *row, const int16_t *bits, int64_t count) {
     for (int64_t key = 0; key < count; key += LANES)
         store(row + key, load(row + key) * dropout_factors(a->dropout, bits + key));
 }
 
-static void score(const Attention *a, const Head *head, Right keys, int64_t first, int64_t rows,
+static void score(const AttentionArguments *a, const Head *head, Right keys, int64_t first, int64_t rows,
                   int64_t most, float *to) {
     Left query = {head->query + first * a->query_step, a->query_step, 1};
-    Result scores = result_at(to, in_panels(a->keys), (int64_t)round_up((size_t)most), a->scale);
+    ProductResult scores = result_at(to, in_panels(a->keys), (int64_t)round_up((size_t)most), a->scale);
     product(query, keys, rows, a->width, scores);
 }
 
-static void attend_head(const Attention *a, Head head, Space s, const int16_t *bits, float *output,
+static void attend_head(const AttentionArguments *a, Head head, Space s, const int16_t *bits, float *output,
                         float *observed) {
     const int64_t step = in_panels(a->keys), whole = a->heads * a->width;
     output += head.number / a->heads * a->queries * whole + head.number % a->heads * a->width;
@@ -173,14 +173,14 @@ static void attend_head(const Attention *a, Head head, Space s, const int16_t *b
             if (bits) drop(a, weights, bits + (first + row) * a->keys, seen[row].count);
         }
         Left weights = {s.weights, step, 1};
-        Result sums = result_at(output + first * whole, whole, a->width, 1.0f);
+        ProductResult sums = result_at(output + first * whole, whole, a->width, 1.0f);
         product(weights, values, rows, most, sums);
     }
 }
 
 // Adds left^T right to the gradient of keys or values, of which the first `done` have one already.
 static void add_product(const float *left, int64_t step, Right right, int64_t rows, int64_t done,
-                        int64_t most, Result to) {
+                        int64_t most, ProductResult to) {
     Left columns = {left, 1, step};
     int64_t old = done < most ? done : most;
     to.more = true;
@@ -198,15 +198,15 @@ typedef struct {
     float *parameters;  // [sentences, heads], or NULL
 } Gradients;
 
-static void backward_head(const Attention *a, Head head, Space s, const int16_t *bits,
+static void backward_head(const AttentionArguments *a, Head head, Space s, const int16_t *bits,
                            Gradients to) {
     const int64_t step = in_panels(a->keys), whole = a->heads * a->width;
     const int64_t sentence = head.number / a->heads, column = head.number % a->heads * a->width;
     const float *grad_output = to.grad_output + sentence * a->queries * whole + column;
     float *query_gradient = to.query + sentence * a->queries * a->query_step + column;
     const int64_t place = sentence * a->keys * a->key_step + column;
-    Result key_gradient = result_at(to.key + place, a->key_step, a->width, a->scale);
-    Result value_gradient = result_at(to.value + place, a->key_step, a->width, 1.0f);
+    ProductResult key_gradient = result_at(to.key + place, a->key_step, a->width, a->scale);
+    ProductResult value_gradient = result_at(to.value + place, a->key_step, a->width, 1.0f);
     float *parameter_gradient = to.parameters ? to.parameters + head.number : NULL;
     Right keys = pack_columns(head.key, a->key_step, head.limit, a->width, s.key_columns);
     Right values = pack_columns(head.value, a->key_step, head.limit, a->width, s.value_columns);
@@ -220,7 +220,7 @@ static void backward_head(const Attention *a, Head head, Space s, const int16_t 
         Right query_rows = pack_rows(query, a->query_step, rows, a->width, s.query_rows);
         Right grad_output_rows = pack_rows(out, whole, rows, a->width, s.grad_output_rows);
         score(a, &head, keys, first, rows, most, s.weights);
-        Result grad_weights = result_at(s.grad_weights, step, (int64_t)round_up((size_t)most), 1.0f);
+        ProductResult grad_weights = result_at(s.grad_weights, step, (int64_t)round_up((size_t)most), 1.0f);
         product((Left){out, whole, 1}, values, rows, a->width, grad_weights);
         for (int64_t row = 0; row < rows; row++) {
             float *weights = s.weights + row * step, *gradient = s.grad_weights + row * step;
@@ -234,7 +234,7 @@ static void backward_head(const Attention *a, Head head, Space s, const int16_t 
             clear(gradient, seen[row].count, most);
             if (own_bits) drop(a, weights, own_bits, seen[row].count);
         }
-        Result queries = result_at(query_gradient + first * a->query_step, a->query_step, a->width, a->scale);
+        ProductResult queries = result_at(query_gradient + first * a->query_step, a->query_step, a->width, a->scale);
         product((Left){s.grad_weights, step, 1}, key_rows, rows, most, queries);
         add_product(s.grad_weights, step, query_rows, rows, done, most, key_gradient);
         add_product(s.weights, step, grad_output_rows, rows, done, most, value_gradient);
@@ -246,10 +246,10 @@ static void backward_head(const Attention *a, Head head, Space s, const int16_t 
     }
 }
 
-EXPORT_SIZE(Attention)
+EXPORT_SIZE(AttentionArguments)
 EXPORT_SIZE(Gradients)
 
-static int64_t check(const Attention *a, int64_t first, int64_t count, int64_t threads) {
+static int64_t check(const AttentionArguments *a, int64_t first, int64_t count, int64_t threads) {
     REQUIRE(is_size(a->sentences) && is_size(a->heads) && a->heads > 0);
     REQUIRE(is_size(a->queries) && is_size(a->keys) && is_size(a->width));
     REQUIRE(a->query_step >= a->heads * a->width && a->key_step >= a->heads * a->width);
@@ -265,7 +265,7 @@ static int64_t check(const Attention *a, int64_t first, int64_t count, int64_t t
 }
 
 // Numbers that each thread needs to work in; -1: the sizes are beyond all memory.
-int64_t attention_space(const Attention *a) {
+int64_t attention_space(const AttentionArguments *a) {
     int64_t size;
     if (!is_size(a->keys) || !is_size(a->width)) return -1;
     cut_space(a, NULL, &size);
@@ -275,7 +275,7 @@ int64_t attention_space(const Attention *a) {
 // output [sentences, queries, heads, width], of some of the heads of sentences; bits [count,
 // queries, keys] are of these only. `observed` [sentences, heads, queries, keys] may be NULL, as
 // may `bits`: then nothing is dropped. `space` [threads, attention_space].
-int64_t attend(const Attention *a, int64_t first, int64_t count, const int16_t *bits, float *output,
+int64_t attend(const AttentionArguments *a, int64_t first, int64_t count, const int16_t *bits, float *output,
                float *observed, float *space, int64_t threads) {
     const int64_t refused = check(a, first, count, threads);
     if (refused) return refused;
@@ -294,7 +294,7 @@ int64_t attend(const Attention *a, int64_t first, int64_t count, const int16_t *
 }
 
 // The gradients of all that `attend` has taken.
-int64_t attend_backward(const Attention *a, int64_t first, int64_t count, const int16_t *bits,
+int64_t attend_backward(const AttentionArguments *a, int64_t first, int64_t count, const int16_t *bits,
                         const Gradients *gradients, float *space, int64_t threads) {
     const int64_t refused = check(a, first, count, threads);
     if (refused) return refused;

@@ -31,28 +31,28 @@ typedef struct {
 } Kind;
 
 typedef struct {
-    Linear input;      // of self-attention: query, key and value; of cross-attention: query
-    Linear key_value;  // of cross-attention
-    Linear output;
+    PackedLinear input;      // of self-attention: query, key and value; of cross-attention: query
+    PackedLinear key_value;  // of cross-attention
+    PackedLinear output;
     Kind kind;
     LayerNorm norm;
 } AttentionLayer;
 
 typedef struct {
-    Linear input, output;
+    PackedLinear input, output;
     LayerNorm norm;
-} FeedForward;
+} FeedForwardLayer;
 
 typedef struct {
     AttentionLayer self, cross;
-    FeedForward feed_forward;
-} Layer;
+    FeedForwardLayer feed_forward;
+} StackLayer;
 
 typedef struct {
     int64_t dim, heads, hidden_dim, num_layers;
     int64_t pre_norm;  // LayerNorm before a sublayer instead of after its sum
     float epsilon;     // of LayerNorm
-    const Layer *layers;
+    const StackLayer *layers;
     LayerNorm final;
 } Stack;
 
@@ -72,7 +72,7 @@ typedef struct {
     const Memory *memories;  // of each layer
     float *const *pasts;     // [chunks][layers], each [sentences][CHUNK][most_width][2][D]
     int32_t *descent;        // [batch][width][most_positions]: of which hypothesis each is the child
-} Batch;
+} DecodingBatch;
 
 // Memory to work in, for R rows of B sentences. Each thread has its own for attention.
 typedef struct {
@@ -85,17 +85,17 @@ typedef struct {
     float *hidden;     // [R, width of the feed-forward layers]
     float *packed;     // [R + B PANEL, D], for encoding
     float *scratch;    // of linear layers: [R, linear_scratch], for 8 bits
-} Workspace;
+} WorkingMemory;
 
 EXPORT_SIZE(LayerNorm)
 EXPORT_SIZE(Kind)
 EXPORT_SIZE(AttentionLayer)
-EXPORT_SIZE(FeedForward)
-EXPORT_SIZE(Layer)
+EXPORT_SIZE(FeedForwardLayer)
+EXPORT_SIZE(StackLayer)
 EXPORT_SIZE(Stack)
 EXPORT_SIZE(Memory)
-EXPORT_SIZE(Batch)
-EXPORT_SIZE(Workspace)
+EXPORT_SIZE(DecodingBatch)
+EXPORT_SIZE(WorkingMemory)
 
 // ------------------------------------------------------------------------------------- norms
 
@@ -169,8 +169,8 @@ static void leave(const Stack *stack, const LayerNorm *norm, float *x, const flo
     }
 }
 
-static void feed_forward(const Stack *stack, const FeedForward *layer, float *x, int64_t rows,
-                         const Workspace *work, int64_t threads) {
+static void feed_forward(const Stack *stack, const FeedForwardLayer *layer, float *x, int64_t rows,
+                         const WorkingMemory *work, int64_t threads) {
     const float *input = enter(stack, &layer->norm, x, rows, work->buffer, threads);
     linear(&layer->input, input, rows, work->hidden, true, work->scratch, threads);
     linear(&layer->output, work->hidden, rows, work->buffer, false, work->scratch, threads);
@@ -224,7 +224,7 @@ int64_t attention_scratch(int64_t keys) {
     return in_panels(pointers) + in_panels(scores + (int64_t)row_scratch((size_t)keys));
 }
 
-static Scratch scratch_of_thread(const Workspace *work, int64_t keys) {
+static Scratch scratch_of_thread(const WorkingMemory *work, int64_t keys) {
     float *own = work->attention + omp_get_thread_num() * work->attention_size;
     float *scores = own + in_panels(2 * keys);
     return (Scratch){scores, scores + MOST_ROWS * round_up((size_t)keys), (float **)own};
@@ -255,7 +255,7 @@ static void attend_head(const Kind *kind, int64_t head, const float *query, int6
 
 // Self-attention of whole sentences: attended [R, D] of projected [R, 3, D].
 static void attend_sentences(const Stack *stack, const Kind *kind, const int64_t *starts,
-                             int64_t batch, const Workspace *work) {
+                             int64_t batch, const WorkingMemory *work) {
     const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
 #pragma omp parallel for num_threads((int)work->threads) schedule(dynamic) collapse(2) \
     if (starts[batch] * dim > FEW_NUMBERS)
@@ -274,8 +274,8 @@ static void attend_sentences(const Stack *stack, const Kind *kind, const int64_t
 
 // Attention of all hypotheses to their sources: out [R, D] of queries [R, D].
 static void attend_memory(const Stack *stack, const Kind *kind, const Memory *memory,
-                          const Batch *batch, const float *query, float *out,
-                          const Workspace *work) {
+                          const DecodingBatch *batch, const float *query, float *out,
+                          const WorkingMemory *work) {
     const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
     const int64_t width = batch->width;
 #pragma omp parallel for num_threads((int)work->threads) schedule(dynamic) collapse(2) \
@@ -303,7 +303,7 @@ static float dot(const float *left, const float *right, int64_t count) {
 }
 
 // Key and value [2][D] that a hypothesis of a sentence has at a position.
-INLINE float *slot(const Stack *stack, const Batch *batch, int64_t layer, int64_t sentence,
+INLINE float *slot(const Stack *stack, const DecodingBatch *batch, int64_t layer, int64_t sentence,
                    int64_t position, int64_t hypothesis) {
     int64_t place = (sentence * CHUNK + position % CHUNK) * batch->most_width + hypothesis;
     return batch->pasts[position / CHUNK * stack->num_layers + layer] + place * 2 * stack->dim;
@@ -332,8 +332,8 @@ static void attend_past(const Stack *stack, const Kind *kind, Scratch scratch, i
 }
 
 // Appends the keys and values of this position, and attends: out [R, D] of [R, 3, D].
-static void attend_pasts(const Stack *stack, const Batch *batch, int64_t layer,
-                         const float *projected, float *out, const Workspace *work) {
+static void attend_pasts(const Stack *stack, const DecodingBatch *batch, int64_t layer,
+                         const float *projected, float *out, const WorkingMemory *work) {
     const Kind *kind = &stack->layers[layer].self.kind;
     const int64_t dim = stack->dim, width = batch->width, length = batch->position + 1;
 #pragma omp parallel for num_threads((int)work->threads) \
@@ -381,7 +381,7 @@ int64_t check_stack(const Stack *stack, int64_t cross) {
     REQUIRE(0 < heads && heads <= dim && dim % heads == 0);
     REQUIRE(stack->layers || stack->num_layers == 0);
     for (int64_t index = 0; index < stack->num_layers; index++) {
-        const Layer *layer = stack->layers + index;
+        const StackLayer *layer = stack->layers + index;
         REQUIRE(is_linear(&layer->self.input, dim, 3 * dim));
         REQUIRE(is_linear(&layer->self.output, dim, dim));
         REQUIRE(is_linear(&layer->feed_forward.input, dim, hidden));
@@ -399,7 +399,7 @@ int64_t check_stack(const Stack *stack, int64_t cross) {
 }
 
 // Whether the workspace has room for `rows` rows, and for attention to `keys` keys.
-static int64_t check_workspace(const Stack *stack, const Workspace *work, int64_t rows,
+static int64_t check_workspace(const Stack *stack, const WorkingMemory *work, int64_t rows,
                                int64_t keys) {
     REQUIRE(is_size(rows) && rows <= work->rows && are_threads(work->threads) && is_size(keys));
     REQUIRE(work->attention && attention_scratch(keys) <= work->attention_size);
@@ -412,7 +412,7 @@ static int64_t check_workspace(const Stack *stack, const Workspace *work, int64_
 
 // Whether the workspace has room for whole sentences, which lie one behind the other.
 static int64_t check_sentences(const Stack *stack, const int64_t *starts, int64_t batch,
-                               const Workspace *work) {
+                               const WorkingMemory *work) {
     int64_t longest = 0;
     REQUIRE(is_size(batch) && starts && starts[0] == 0);
     for (int64_t sentence = 0; sentence < batch; sentence++) {
@@ -425,13 +425,13 @@ static int64_t check_sentences(const Stack *stack, const int64_t *starts, int64_
 
 // Encodes sentences in place: x [R, D] holds their embedded tokens, those of one after the other's.
 int64_t encode(const Stack *stack, const int64_t *starts, int64_t batch, float *x,
-               const Workspace *work) {
+               const WorkingMemory *work) {
     const int64_t refused = check_sentences(stack, starts, batch, work);
     if (refused) return refused;
     REQUIRE(is_there(x, starts[batch]) && is_there(work->packed, starts[batch]));
     const int64_t dim = stack->dim, rows = starts[batch], threads = work->threads;
     for (int64_t index = 0; index < stack->num_layers; index++) {
-        const Layer *layer = stack->layers + index;
+        const StackLayer *layer = stack->layers + index;
         const AttentionLayer *self = &layer->self;
         const float *input = enter(stack, &self->norm, x, rows, work->buffer, threads);
         linear(&self->input, input, rows, work->projected, false, work->scratch, threads);
@@ -447,7 +447,7 @@ int64_t encode(const Stack *stack, const int64_t *starts, int64_t batch, float *
 
 // Projects encoded sentences [R, D] to what the layers of a decoder attend to.
 int64_t remember(const Stack *stack, const int64_t *starts, int64_t batch, const float *encoded,
-                 const Memory *memories, const Workspace *work) {
+                 const Memory *memories, const WorkingMemory *work) {
     const int64_t refused = check_sentences(stack, starts, batch, work), threads = work->threads;
     if (refused) return refused;
     REQUIRE(is_there(encoded, starts[batch]) && is_there(memories, stack->num_layers));
@@ -474,7 +474,7 @@ int64_t remember(const Stack *stack, const int64_t *starts, int64_t batch, const
 int64_t chunk_size(void) { return CHUNK; }
 
 // Whether every place that `decode` will read or write is in the memory that there is.
-static int64_t check_batch(const Stack *stack, const Batch *batch, const Workspace *work) {
+static int64_t check_batch(const Stack *stack, const DecodingBatch *batch, const WorkingMemory *work) {
     int64_t longest = batch->position + 1;
     REQUIRE(is_size(batch->sentences) && is_size(batch->batch));
     REQUIRE(0 < batch->width && batch->width <= batch->most_width && is_size(batch->most_width));
@@ -502,13 +502,13 @@ static int64_t check_batch(const Stack *stack, const Batch *batch, const Workspa
 }
 
 // One position: x [R, D] holds the embedded tokens of all hypotheses, and then the decoder's output.
-int64_t decode(const Stack *stack, const Batch *batch, float *x, const Workspace *work) {
+int64_t decode(const Stack *stack, const DecodingBatch *batch, float *x, const WorkingMemory *work) {
     const int64_t dim = stack->dim, rows = batch->batch * batch->width, threads = work->threads;
     const int64_t refused = check_batch(stack, batch, work);
     if (refused) return refused;
     REQUIRE(is_there(x, rows));
     for (int64_t index = 0; index < stack->num_layers; index++) {
-        const Layer *layer = stack->layers + index;
+        const StackLayer *layer = stack->layers + index;
         const AttentionLayer *self = &layer->self, *cross = &layer->cross;
         const float *input = enter(stack, &self->norm, x, rows, work->buffer, threads);
         linear(&self->input, input, rows, work->projected, false, work->scratch, threads);

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 1  # INTERFACE_VERSION of border.h
+VERSION = 2  # INTERFACE_VERSION of border.h
 
 
 class RowMap(enum.IntEnum):
@@ -38,7 +38,7 @@ MOST_K = 1 << 24  # the largest k of TOP_K; no row has as many keys
 # ------------------------------------------------------------------------------------- engine
 
 
-class Linear(Structure):
+class PackedLinear(Structure):
     """A packed linear layer, linear.h."""
 
     _fields_ = (
@@ -69,24 +69,28 @@ class AttentionLayer(Structure):
     """An attention sublayer, engine.c."""
 
     _fields_ = (
-        ("input", Linear),
-        ("key_value", Linear),
-        ("output", Linear),
+        ("input", PackedLinear),
+        ("key_value", PackedLinear),
+        ("output", PackedLinear),
         ("kind", Kind),
         ("norm", LayerNorm),
     )
 
 
-class FeedForward(Structure):
+class FeedForwardLayer(Structure):
     """A feed-forward sublayer, engine.c."""
 
-    _fields_ = (("input", Linear), ("output", Linear), ("norm", LayerNorm))
+    _fields_ = (("input", PackedLinear), ("output", PackedLinear), ("norm", LayerNorm))
 
 
-class Layer(Structure):
+class StackLayer(Structure):
     """A layer of the encoder or the decoder, engine.c."""
 
-    _fields_ = (("self", AttentionLayer), ("cross", AttentionLayer), ("feed_forward", FeedForward))
+    _fields_ = (
+        ("self", AttentionLayer),
+        ("cross", AttentionLayer),
+        ("feed_forward", FeedForwardLayer),
+    )
 
 
 class Stack(Structure):
@@ -95,7 +99,7 @@ class Stack(Structure):
     _fields_ = (
         *((name, c_int64) for name in ("dim", "heads", "hidden_dim", "num_layers", "pre_norm")),
         ("epsilon", c_float),
-        ("layers", POINTER(Layer)),
+        ("layers", POINTER(StackLayer)),
         ("final", LayerNorm),
     )
 
@@ -106,7 +110,7 @@ class Memory(Structure):
     _fields_ = (("keys", c_void_p), ("key_values", c_void_p))
 
 
-class Batch(Structure):
+class DecodingBatch(Structure):
     """The sentences that are decoded together, engine.c."""
 
     _fields_ = (
@@ -116,7 +120,7 @@ class Batch(Structure):
     )
 
 
-class Workspace(Structure):
+class WorkingMemory(Structure):
     """Memory for the engine to work in, engine.c."""
 
     _fields_ = (
@@ -130,13 +134,13 @@ class Workspace(Structure):
 # ------------------------------------------------------------------------ training and search
 
 
-class Dropout(Structure):
+class DropoutRule(Structure):
     """How random bits become factors, products.h."""
 
     _fields_ = (("least_kept", c_int64), ("keep_scale", c_float))
 
 
-class Attention(Structure):
+class AttentionArguments(Structure):
     """The arguments of attention over whole batches, attention.c."""
 
     _fields_ = (
@@ -147,7 +151,7 @@ class Attention(Structure):
         ("map", c_int64),
         ("parameters", c_void_p),
         ("scale", c_float),
-        ("dropout", Dropout),
+        ("dropout", DropoutRule),
         ("states", c_void_p),
     )
 
@@ -178,12 +182,12 @@ class AddNorm(Structure):
     _fields_ = (
         *((name, c_int64) for name in ("rows", "width")),
         ("bits", c_void_p),
-        ("dropout", Dropout),
+        ("dropout", DropoutRule),
         *((name, c_void_p) for name in ("gain", "sums", "means", "scales")),
     )
 
 
-class Result(Structure):
+class ProductResult(Structure):
     """The destination of a product, products.h."""
 
     _fields_ = (
@@ -192,11 +196,11 @@ class Result(Structure):
         ("scale", c_float),
         *((name, c_bool) for name in ("more", "relu")),
         *((name, c_void_p) for name in ("bias", "where", "bits")),
-        ("dropout", Dropout),
+        ("dropout", DropoutRule),
     )
 
 
-class Candidates(Structure):
+class CandidateArrays(Structure):
     """The candidates of a search, search.c."""
 
     _fields_ = (("parents", c_void_p), ("tokens", c_void_p), ("scores", c_void_p))
@@ -204,10 +208,8 @@ class Candidates(Structure):
 
 # ----------------------------------------------------------------------------------- functions
 
-STRUCTURES: tuple[type[Structure], ...] = (
-    *(Linear, LayerNorm, Kind, AttentionLayer, FeedForward, Layer, Stack, Memory, Batch, Workspace),
-    *(Dropout, Attention, Gradients, RmsBackward, AddNorm, Result, Candidates),
-)
+# All structures above, in their order.
+STRUCTURES = [kind for kind in Structure.__subclasses__() if kind.__module__ == __name__]
 
 # Functions that return a number: sizes of memory (-1: too large for any), and constants.
 NUMBERS: dict[str, tuple[Any, ...]] = {
@@ -220,7 +222,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "most_beam": (),
     "scores_scratch": (c_int64,),
     "attention_scratch": (c_int64,),
-    "attention_space": (POINTER(Attention),),
+    "attention_space": (POINTER(AttentionArguments),),
     "packed_size": (c_int64, c_int64),
     "norm_sums": (c_int64,),
 }
@@ -228,26 +230,45 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
 # Functions that return 0, or the line of the requirement that was not met.
 CHECKED: dict[str, tuple[Any, ...]] = {
     "weigh_scores": (c_int64, c_float, c_void_p, c_int64, c_void_p),
-    "apply_linear": (*(POINTER(Linear), c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int64),),
-    "check_stack": (POINTER(Stack), c_int64),
-    "encode": (POINTER(Stack), c_void_p, c_int64, c_void_p, POINTER(Workspace)),
-    "remember": (
-        *(POINTER(Stack), c_void_p, c_int64, c_void_p, POINTER(Memory), POINTER(Workspace)),
+    "apply_linear": (
+        *(POINTER(PackedLinear), c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int64),
     ),
-    "decode": (POINTER(Stack), POINTER(Batch), c_void_p, POINTER(Workspace)),
+    "check_stack": (POINTER(Stack), c_int64),
+    "encode": (POINTER(Stack), c_void_p, c_int64, c_void_p, POINTER(WorkingMemory)),
+    "remember": (
+        *(POINTER(Stack), c_void_p, c_int64, c_void_p, POINTER(Memory), POINTER(WorkingMemory)),
+    ),
+    "decode": (POINTER(Stack), POINTER(DecodingBatch), c_void_p, POINTER(WorkingMemory)),
     "normalize": (c_void_p, c_int64, c_int64, c_void_p, POINTER(c_int64), c_int64),
     "choose_beam": (
         *(c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int64),
-        *(POINTER(Candidates), POINTER(Candidates), c_int64),
+        *(POINTER(CandidateArrays), POINTER(CandidateArrays), c_int64),
     ),
     "attend": (
-        *(POINTER(Attention), c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_int64),
+        *(
+            POINTER(AttentionArguments),
+            c_int64,
+            c_int64,
+            c_void_p,
+            c_void_p,
+            c_void_p,
+            c_void_p,
+            c_int64,
+        ),
     ),
     "attend_backward": (
-        *(POINTER(Attention), c_int64, c_int64, c_void_p, POINTER(Gradients), c_void_p, c_int64),
+        *(
+            POINTER(AttentionArguments),
+            c_int64,
+            c_int64,
+            c_void_p,
+            POINTER(Gradients),
+            c_void_p,
+            c_int64,
+        ),
     ),
     "multiply_matrices": (
-        *(c_void_p, c_void_p, c_int64, c_int64, c_int64, POINTER(Result), c_void_p, c_int64),
+        *(c_void_p, c_void_p, c_int64, c_int64, c_int64, POINTER(ProductResult), c_void_p, c_int64),
     ),
     "gated_rms_norm": (
         *(c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_void_p, c_void_p, c_int64),

@@ -24,14 +24,14 @@ typedef int16_t Input8;
 #define ZERO8 0
 #endif
 
-EXPORT_SIZE(Linear)
+EXPORT_SIZE(PackedLinear)
 int64_t interface_version(void) { return INTERFACE_VERSION; }
 int64_t panel_size(void) { return PANEL; }
 int64_t group_size(void) { return GROUP; }
 int64_t input_zero(void) { return ZERO8; }
 
-static Result output(const Linear *layer, float *out, int64_t relu) {
-    Result to = result_at(out, layer->outputs, layer->outputs, 1.0f);
+static ProductResult output(const PackedLinear *layer, float *out, int64_t relu) {
+    ProductResult to = result_at(out, layer->outputs, layer->outputs, 1.0f);
     to.bias = layer->bias;
     to.relu = relu;
     return to;
@@ -54,7 +54,7 @@ typedef struct {
 } Quantized;
 
 // One panel of a few rows; `rows` is a constant wherever this is inlined.
-INLINE void multiply8(const Linear *layer, Quantized x, int64_t panel, Result to, const int rows) {
+INLINE void multiply8(const PackedLinear *layer, Quantized x, int64_t panel, ProductResult to, const int rows) {
     const int64_t groups = (layer->inputs + GROUP - 1) / GROUP, outputs = layer->outputs;
     const int8_t *weight = layer->weight8 + panel * groups * PANEL * GROUP;
     const int32_t *offsets = layer->offsets + panel * PANEL;
@@ -83,12 +83,12 @@ INLINE void multiply8(const Linear *layer, Quantized x, int64_t panel, Result to
     }
 }
 
-static void multiply_rows8(const Linear *layer, Quantized x, int64_t rows, int64_t panel,
-                           Result to) {
+static void multiply_rows8(const PackedLinear *layer, Quantized x, int64_t rows, int64_t panel,
+                           ProductResult to) {
     const int64_t groups = (layer->inputs + GROUP - 1) / GROUP;
     for (int64_t row = 0; row < rows; row += MOST_ROWS) {
         Quantized from = {x.numbers + row * groups * GROUP, x.steps + row};
-        Result part = from_row(to, row);
+        ProductResult part = from_row(to, row);
         switch (rows - row) {
 #define CASE8(n) \
     case n: multiply8(layer, from, panel, part, n); break;
@@ -101,8 +101,8 @@ static void multiply_rows8(const Linear *layer, Quantized x, int64_t rows, int64
     }
 }
 
-static void multiply_rows32(const Linear *layer, const float *x, int64_t rows, int64_t panel,
-                            Result to) {
+static void multiply_rows32(const PackedLinear *layer, const float *x, int64_t rows, int64_t panel,
+                            ProductResult to) {
     const int64_t inputs = layer->inputs;
     Right right = {layer->weight + panel * inputs * PANEL, PANEL, 0};
     for (int64_t row = 0; row < rows; row += MOST_ROWS) {
@@ -132,7 +132,7 @@ static float quantize(const float *x, int64_t count, Input8 *numbers) {
     return step;
 }
 
-void linear(const Linear *layer, const float *x, int64_t rows, float *out, int64_t relu,
+void linear(const PackedLinear *layer, const float *x, int64_t rows, float *out, int64_t relu,
             float *scratch, int64_t threads) {
     const int64_t panels = (layer->outputs + PANEL - 1) / PANEL;
     const int64_t parts = (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
@@ -154,7 +154,7 @@ void linear(const Linear *layer, const float *x, int64_t rows, float *out, int64
             for (int64_t part = 0; part < parts; part++) {
                 int64_t first = part * ROWS_AT_ONCE;
                 int64_t count = rows - first < ROWS_AT_ONCE ? rows - first : ROWS_AT_ONCE;
-                Result to = output(layer, out + first * layer->outputs, relu);
+                ProductResult to = output(layer, out + first * layer->outputs, relu);
                 if (layer->weight8) {
                     Quantized from = {numbers + first * groups * GROUP, steps + first};
                     multiply_rows8(layer, from, count, panel, to);
@@ -166,7 +166,7 @@ void linear(const Linear *layer, const float *x, int64_t rows, float *out, int64
     }
 }
 
-bool is_linear(const Linear *layer, int64_t inputs, int64_t outputs) {
+bool is_linear(const PackedLinear *layer, int64_t inputs, int64_t outputs) {
     if (layer->inputs != inputs || layer->outputs != outputs) return false;
     if (inputs < 1 || outputs < 1 || !is_size(inputs) || !is_size(outputs)) return false;
     if (layer->weight8) return !layer->weight && layer->scales && layer->offsets;
@@ -174,7 +174,7 @@ bool is_linear(const Linear *layer, int64_t inputs, int64_t outputs) {
 }
 
 // One layer for itself; `scratch` [rows * linear_scratch(inputs)] is needed by 8-bit layers only.
-int64_t apply_linear(const Linear *layer, const float *x, int64_t rows, float *out, int64_t relu,
+int64_t apply_linear(const PackedLinear *layer, const float *x, int64_t rows, float *out, int64_t relu,
                      float *scratch, int64_t threads) {
     REQUIRE(is_linear(layer, layer->inputs, layer->outputs) && is_size(rows));
     REQUIRE(is_there(x, rows) && is_there(out, rows) && are_threads(threads));

@@ -10,7 +10,7 @@
 INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Bias, ReLU and the like are applied after the last part of a sum only.
-static Result part_of_sum(Result to, bool first, bool last) {
+static ProductResult part_of_sum(ProductResult to, bool first, bool last) {
     if (!first) to.more = true;
     if (!last) {
         to.relu = false;
@@ -21,7 +21,7 @@ static Result part_of_sum(Result to, bool first, bool last) {
 }
 
 static void multiply_block(const float *left, int64_t left_step, Right right, int64_t rows,
-                           int64_t inner, Result to) {
+                           int64_t inner, ProductResult to) {
     for (int64_t first = 0; first < inner; first += INNER) {
         int64_t count = smaller(INNER, inner - first);
         Right part = {right.numbers + first * right.row_step, right.row_step, right.panel_step};
@@ -30,8 +30,8 @@ static void multiply_block(const float *left, int64_t left_step, Right right, in
     }
 }
 
-EXPORT_SIZE(Dropout)
-EXPORT_SIZE(Result)
+EXPORT_SIZE(DropoutRule)
+EXPORT_SIZE(ProductResult)
 
 // Numbers that the right side needs when it is laid out; -1: the sizes are beyond all memory.
 int64_t packed_size(int64_t inner, int64_t columns) {
@@ -45,7 +45,7 @@ int64_t packed_size(int64_t inner, int64_t columns) {
 // Measured against MKL with the shapes of training: the gradients of inputs take a tenth less time.
 // Those of weights would take a fifth more; they are left to it.
 int64_t multiply_matrices(const float *left, const float *right, int64_t transposed, int64_t rows,
-                          int64_t inner, const Result *to, float *packed, int64_t threads) {
+                          int64_t inner, const ProductResult *to, float *packed, int64_t threads) {
     const int64_t columns = to->columns, panels = in_panels(columns) / PANEL;
     REQUIRE(is_size(rows) && is_size(inner) && is_size(columns) && to->step >= columns);
     REQUIRE(is_there(left, rows * inner) && is_there(right, inner * columns));

@@ -129,7 +129,7 @@ int64_t gated_rms_norm_backward(const RmsBackward *n, int64_t rows, float *gain_
 typedef struct {
     int64_t rows, width;
     const int16_t *bits;  // [rows, width], or NULL: nothing is dropped
-    Dropout dropout;
+    DropoutRule dropout;
     const float *gain;
     float *sums;           // residual + dropout(x): what is normed
     float *means, *scales; // [rows]: of each, and 1 / its deviation

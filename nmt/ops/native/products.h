@@ -14,9 +14,9 @@ typedef int16_t Shorts __attribute__((vector_size(2 * LANES), aligned(2), may_al
 typedef struct {
     int64_t least_kept;  // the lowest value of 16 random bits that keeps its number
     float keep_scale;    // what is kept is multiplied with it
-} Dropout;
+} DropoutRule;
 
-INLINE Vector dropout_factors(Dropout dropout, const int16_t *bits) {
+INLINE Vector dropout_factors(DropoutRule dropout, const int16_t *bits) {
     Ints values = __builtin_convertvector(*(const Shorts *)bits, Ints);
     return choose(values >= (int32_t)dropout.least_kept, all(dropout.keep_scale), all(0.0f));
 }
@@ -98,18 +98,18 @@ typedef struct {
     const float *bias;     // [columns]
     const float *where;    // where this, laid out as the result, is not above 0, the result is 0
     const int16_t *bits;  // of dropout, laid out as the result
-    Dropout dropout;
-} Result;
+    DropoutRule dropout;
+} ProductResult;
 
-INLINE Result result_at(float *numbers, int64_t step, int64_t columns, float scale) {
-    return (Result){.numbers = numbers, .step = step, .columns = columns, .scale = scale};
+INLINE ProductResult result_at(float *numbers, int64_t step, int64_t columns, float scale) {
+    return (ProductResult){.numbers = numbers, .step = step, .columns = columns, .scale = scale};
 }
 
-INLINE bool is_plain(Result to) {
+INLINE bool is_plain(ProductResult to) {
     return !(to.more || to.relu || to.bias || to.where || to.bits);
 }
 
-static inline void put(const Result *to, int64_t row, int64_t column, Vector y) {
+static inline void put(const ProductResult *to, int64_t row, int64_t column, Vector y) {
     if (column >= to->columns) return;
     int64_t place = row * to->step + column;
     size_t count = (size_t)(to->columns - column);
@@ -123,7 +123,7 @@ static inline void put(const Result *to, int64_t row, int64_t column, Vector y) 
 }
 
 // The part of a result from a row on.
-INLINE Result from_row(Result to, int64_t row) {
+INLINE ProductResult from_row(ProductResult to, int64_t row) {
     to.numbers += row * to.step;
     if (to.where) to.where += row * to.step;
     if (to.bits) to.bits += row * to.step;
@@ -132,7 +132,7 @@ INLINE Result from_row(Result to, int64_t row) {
 
 // A few rows times one panel [inner, PANEL]; `rows` and `sides`, the vectors of a panel that are
 // needed, are constants wherever this is inlined.
-INLINE void multiply(Left left, Right right, int64_t inner, Result to, int64_t column,
+INLINE void multiply(Left left, Right right, int64_t inner, ProductResult to, int64_t column,
                      const int rows, const int sides) {
     Vector sums[2][MOST_ROWS];
     for (int row = 0; row < rows; row++) sums[0][row] = sums[1][row] = all(0.0f);
@@ -163,7 +163,7 @@ INLINE void multiply(Left left, Right right, int64_t inner, Result to, int64_t c
 #define CASE(n) \
     case n: multiply(left, right, inner, to, column, n, sides); break;
 
-INLINE void multiply_rows(Left left, Right right, int64_t inner, Result to, int64_t column,
+INLINE void multiply_rows(Left left, Right right, int64_t inner, ProductResult to, int64_t column,
                           int64_t rows, const int sides) {
     switch (rows) {
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
@@ -173,7 +173,7 @@ INLINE void multiply_rows(Left left, Right right, int64_t inner, Result to, int6
     }
 }
 
-INLINE void multiply_panel(Left left, Right right, int64_t inner, Result to, int64_t column,
+INLINE void multiply_panel(Left left, Right right, int64_t inner, ProductResult to, int64_t column,
                            int64_t rows) {
     if (to.columns - column > LANES)
         multiply_rows(left, right, inner, to, column, rows, 2);
@@ -182,11 +182,11 @@ INLINE void multiply_panel(Left left, Right right, int64_t inner, Result to, int
 }
 
 // [rows, columns] = scale left [rows, inner] right [inner, columns].
-static inline void product(Left left, Right right, int64_t rows, int64_t inner, Result to) {
+static inline void product(Left left, Right right, int64_t rows, int64_t inner, ProductResult to) {
     for (int64_t column = 0; column < to.columns; column += PANEL) {
         for (int64_t row = 0; row < rows; row += MOST_ROWS) {
             Left from = left;
-            Result part = from_row(to, row);
+            ProductResult part = from_row(to, row);
             from.numbers += row * left.row_step;
             int64_t count = rows - row < MOST_ROWS ? rows - row : MOST_ROWS;
             if (left.inner_step == 1) {

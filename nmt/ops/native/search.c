@@ -71,12 +71,12 @@ static int comes_before(Candidate a, Candidate b) {
 typedef struct {
     int64_t *parents, *tokens;
     double *scores;
-} Candidates;
+} CandidateArrays;
 
-EXPORT_SIZE(Candidates)
+EXPORT_SIZE(CandidateArrays)
 int64_t most_beam(void) { return MOST_BEAM; }
 
-static void put(const Candidates *to, int64_t place, Candidate candidate, double score) {
+static void put(const CandidateArrays *to, int64_t place, Candidate candidate, double score) {
     to->parents[place] = candidate.parent;
     to->tokens[place] = candidate.token;
     to->scores[place] = score;
@@ -86,7 +86,7 @@ static void put(const Candidates *to, int64_t place, Candidate candidate, double
 // vocabulary], their normalizer and the scores so far [batch, width].
 int64_t choose_beam(const float *logits, const float *normalizer, const double *scores,
                     int64_t batch, int64_t width, int64_t vocabulary, int64_t beam, int64_t end,
-                    const Candidates *finished, const Candidates *live, int64_t threads) {
+                    const CandidateArrays *finished, const CandidateArrays *live, int64_t threads) {
     REQUIRE(0 < beam && beam <= MOST_BEAM && is_size(batch));
     REQUIRE(0 < width && width <= MOST_SIZE && 0 < vocabulary && vocabulary <= MOST_SIZE);
     REQUIRE(are_threads(threads));

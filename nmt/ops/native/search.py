@@ -38,7 +38,7 @@ def choose_beam(
         for _ in range(2)
     ]
     finished, live = (
-        interface.Candidates(*(tensor.data_ptr() for tensor in tensors)) for tensors in made
+        interface.CandidateArrays(*(tensor.data_ptr() for tensor in tensors)) for tensors in made
     )
     kernels.choose_beam(
         address(logits),

@@ -35,11 +35,13 @@ def bits_address(bits: Tensor | None, count: int) -> int | None:
     return address(bits, dtype=torch.int16)
 
 
-def dropout_fields(mask: DropoutMask | None, count: int) -> tuple[int | None, interface.Dropout]:
+def dropout_fields(
+    mask: DropoutMask | None, count: int
+) -> tuple[int | None, interface.DropoutRule]:
     """The address of the random bits of `count` numbers, and the rule for factors from them."""
     if mask is None:
-        return None, interface.Dropout(0, 1.0)
-    fields = interface.Dropout(mask.least_kept, mask.keep_scale)
+        return None, interface.DropoutRule(0, 1.0)
+    fields = interface.DropoutRule(mask.least_kept, mask.keep_scale)
     return bits_address(mask.bits, count), fields
 
 
@@ -71,7 +73,7 @@ class AttentionInput:
         self.kept = (visible, parameters, states)  # as long as their addresses are used
         self.states = states
         mask, steps = self.visible_fields(visible)
-        self.fields = interface.Attention(
+        self.fields = interface.AttentionArguments(
             *(batch, heads, queries, keys, self.dim // heads),
             *(width, last.shape[2]),
             *self.parts(projections),
@@ -80,7 +82,7 @@ class AttentionInput:
             call.mapping.row_map,
             address(parameters, (heads,)),
             call.scale,
-            interface.Dropout(least_kept(call.dropout), keep_scale(call.dropout)),
+            interface.DropoutRule(least_kept(call.dropout), keep_scale(call.dropout)),
             address(states, (batch, heads, queries, 2)),
         )
 
@@ -106,7 +108,7 @@ class AttentionInput:
         return visible.data_ptr(), visible.expand(self.shape).stride()[:3]
 
 
-def attention_space(fields: interface.Attention, threads: int) -> Tensor:
+def attention_space(fields: interface.AttentionArguments, threads: int) -> Tensor:
     """Memory for each thread to work in."""
     return torch.empty(threads, kernels().attention_space(ctypes.byref(fields)))
 
@@ -233,7 +235,7 @@ def multiply(
     rows, inner = left.shape
     columns = right.shape[0 if transposed else 1]
     result = left.new_empty(rows, columns) if out is None else out
-    fields = interface.Result(
+    fields = interface.ProductResult(
         address(result, (rows, columns)),
         *(columns, columns),
         scale,

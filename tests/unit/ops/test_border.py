@@ -180,7 +180,7 @@ def test_memory_that_is_refused_is_an_error() -> None:
 @every_build
 def test_sizes_beyond_all_memory_are_an_error(build: str) -> None:
     kernels = load(build)
-    huge = interface.Attention(keys=1 << 62, width=1 << 62, heads=1)
+    huge = interface.AttentionArguments(keys=1 << 62, width=1 << 62, heads=1)
     for name, arguments in {
         "attention_space": (ctypes.byref(huge),),
         "attention_scratch": (1 << 62,),
