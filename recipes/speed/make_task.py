@@ -109,8 +109,8 @@ def write_training(directory: Path, data: Path) -> None:
     corpus = prepared.train
     arrays = {"vocabulary": np.array(len(prepared.codec.target.vocabulary))}
     for side, lengths in (("source", corpus.source_lengths), ("target", corpus.target_lengths)):
-        sentences = [corpus.sentence(side, index) for index in range(len(corpus))]
-        arrays[f"{side}_tokens"] = np.concatenate([np.array(x, np.int32) for x in sentences])
+        ids, visible = corpus.padded(side, np.arange(len(corpus)), padding=0)
+        arrays[f"{side}_tokens"] = ids[visible].astype(np.int32)
         arrays[f"{side}_offsets"] = np.concatenate([[0], np.cumsum(lengths)])
     batches = [
         batch
