@@ -69,7 +69,7 @@ class AlignmentCounts:
         )
 
 
-def compare(links: Iterable[Link], gold: GoldLinks) -> AlignmentCounts:
+def count_links(links: Iterable[Link], gold: GoldLinks) -> AlignmentCounts:
     """The counts of one sentence pair."""
     found = set(links)
     return AlignmentCounts(

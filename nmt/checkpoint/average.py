@@ -51,7 +51,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Writer]:
     return {
         CONFIG: bytes_writer(newest.read_bytes(CONFIG)),
         **codec,
-        STATE: json_writer(describe(inputs)),
+        STATE: json_writer(average_state(inputs, newest)),
         MODEL: lambda path: tensors_writer(mean_weights(inputs))(path),
     }
 
@@ -73,17 +73,16 @@ def step_of(directory: SealedDirectory) -> int | None:
     return None
 
 
-def describe(inputs: Sequence[SealedDirectory]) -> dict[str, Any]:
+def average_state(inputs: Sequence[SealedDirectory], newest: SealedDirectory) -> dict[str, Any]:
     """The content of state.json: the averaged directories, with their steps and digests."""
     rows = [
         {"path": str(item.path.resolve()), "step": step_of(item), "digest": item.digest}
         for item in inputs
     ]
     rows.sort(key=lambda row: (row["step"] or 0, row["path"]))
-    newest = max(inputs, key=lambda item: (step_of(item) or 0, str(item.path)))
     facts = newest.read_json(STATE) if STATE in newest.entries else {}
     return {
-        "step": max((row["step"] or 0 for row in rows), default=0),
+        "step": step_of(newest) or 0,
         "alignment_head": facts.get("alignment_head"),
         AVERAGE_OF: rows,
     }

@@ -178,7 +178,7 @@ def write_links(
     """Write the links of all pairs; returns the counts of those outside the development part."""
     from nmt.analysis.aligner import Unusable
     from nmt.analysis.alignment import format_links
-    from nmt.analysis.gold import AlignmentCounts, compare
+    from nmt.analysis.gold import AlignmentCounts, count_links
     from nmt.decoding.translation import Failure
     from nmt.progress import progress_bar
 
@@ -207,7 +207,7 @@ def write_links(
             if writer:
                 writer.write(format_links(links))
             if gold is not None and index >= gold.development:
-                counts += compare(links, gold.links[index])
+                counts += count_links(links, gold.links[index])
             bar.update(1)
     if skipped:
         logger.warning(

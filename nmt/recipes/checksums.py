@@ -47,14 +47,6 @@ def measure(path: Path) -> Sums:
     return Sums(size, sha256.hexdigest(), md5.hexdigest())
 
 
-def compare(sums: Sums, expected: Expected, *, name: str) -> None:
-    """Raise IntegrityError when a file is not what was expected."""
-    for what in ("size", "sha256", "md5"):
-        wanted, found = getattr(expected, what), getattr(sums, what)
-        if wanted is not None and wanted != found:
-            raise IntegrityError(f"{name}: expected {what} {wanted}, got {found}")
-
-
 class ChecksumFile:
     """A JSON file of the sums of files that were found to be right, by name.
 
@@ -84,7 +76,10 @@ class ChecksumFile:
             sums = Sums(record["size"], record["sha256"], record["md5"])
         else:
             sums = measure(path)
-        compare(sums, expected, name=str(path))
+        for what in ("size", "sha256", "md5"):
+            wanted, found = getattr(expected, what), getattr(sums, what)
+            if wanted is not None and wanted != found:
+                raise IntegrityError(f"{path}: expected {what} {wanted}, got {found}")
         fixed = not may_change and expected.sha256 is None
         if fixed and record is not None and record["sha256"] != sums.sha256:
             raise IntegrityError(

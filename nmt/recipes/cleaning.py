@@ -4,7 +4,7 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -85,7 +85,11 @@ class Cleaned(NamedTuple):
     target: list[str]
     hashes: Hashes
     dropped: Counter[str]
-    read: int
+
+    @property
+    def read(self) -> int:
+        """The number of pairs of the chunk."""
+        return len(self.source) + self.dropped.total()
 
 
 def clean(
@@ -138,10 +142,7 @@ def make_cleaner(rules: CleaningRules, languages: tuple[str, str]) -> Callable[[
         source: list[str] = []
         target: list[str] = []
         dropped: Counter[str] = Counter()
-        lines = chunk.pairs()
-        read = 0
-        for left, right in lines:
-            read += 1
+        for left, right in chunk.pairs():
             left, right = normalize_source(left), normalize_target(right)
             reason = objection(rules, left, right)
             if reason is not None:
@@ -152,7 +153,7 @@ def make_cleaner(rules: CleaningRules, languages: tuple[str, str]) -> Callable[[
         hashes: list[int] = []
         if rules.duplicates == "drop":
             hashes = [hash_pair(*pair) for pair in zip(source, target, strict=True)]
-        return Cleaned(source, target, np.array(hashes, dtype=np.uint64), dropped, read)
+        return Cleaned(source, target, np.array(hashes, dtype=np.uint64), dropped)
 
     return clean_chunk
 
@@ -231,14 +232,12 @@ def remove_non_printing(text: str) -> str:
 def _read(part: Part, statistics: ReadStatistics) -> Iterator[Pair]:
     if part.target is None:
         return _read_both(part, statistics)
-    pairs = read_pairs([part.source], [part.target], on_bad_line="skip", statistics=statistics)
-    return iter(pairs)
+    return read_pairs([part.source], [part.target], on_bad_line="skip", statistics=statistics)
 
 
 def _read_both(part: Part, statistics: ReadStatistics) -> Iterator[Pair]:
     """The pairs of a file with both sides in each line."""
-    lines: Iterable[str | BadLine] = read_lines(part.source)
-    for line in lines:
+    for line in read_lines(part.source):
         statistics.read += 1
         if isinstance(line, BadLine):
             statistics.skipped[line.reason] += 1

@@ -221,7 +221,7 @@ class Builder:
             languages=self.recipe.languages,
             workers=available_cores(),
         )
-        for line in describe(self.report, self.recipe):
+        for line in cleaning_lines(self.report, self.recipe):
             logger.info("%s", line)
         for corpus in self.recipe.train:
             read = self.report.parts[corpus.name]["read"]
@@ -295,7 +295,7 @@ def states(paths: Iterable[Path]) -> dict[str, list[int]]:
     return result
 
 
-def describe(report: CleaningReport, recipe: Recipe) -> Iterator[str]:
+def cleaning_lines(report: CleaningReport, recipe: Recipe) -> Iterator[str]:
     """The counts of a cleaning in lines, beside those that the paper gives."""
     yield f"{'corpus':<24}{'pairs':>14}{'kept':>14}"
     for name, counts in report.parts.items():

@@ -28,7 +28,7 @@ from nmt.storage.lock import take_lock
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 1 << 18
+CHUNK_BYTES = 1 << 18
 MOST_BYTES = 100 << 30  # of a file whose size nobody says
 MOST_ATTEMPTS = 1000  # in all; those that bring no byte are counted apart
 CHECKSUMS = "checksums.json"
@@ -204,7 +204,7 @@ def _copy(
     with progress_bar(total=total, unit="B", description=name, initial=offset) as bar:
         while True:
             try:
-                chunk = response.read(CHUNK)
+                chunk = response.read(CHUNK_BYTES)
             except (OSError, http.client.HTTPException) as error:
                 raise CutError(f"the connection was cut ({_reason(error)})") from error
             if not chunk:

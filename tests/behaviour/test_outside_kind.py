@@ -129,6 +129,8 @@ def test_it_is_analysed_as_its_row_says(tmp_path: Path) -> None:
     files = ["--source", str(data / "validation.src"), "--target", str(data / "validation.tgt")]
     assert analyze.main(["--model", str(run), *files, "--output", str(tmp_path / "report")]) == 0
     (found,) = json.loads((tmp_path / "report" / "analysis.json").read_text("utf-8"))["models"]
+    assert "## Learned softplus_threshold" in (tmp_path / "report" / "tables.md").read_text("utf-8")
+    assert (tmp_path / "report" / "softplus_threshold.png").is_file()
     assert found["nullable"] == dict.fromkeys(("encoder_self", "decoder_self", "cross"), True)
     heads = found["statistics"]["cross"]["layer_0"]["heads"]
     assert len(heads["softplus_threshold"]) == 2

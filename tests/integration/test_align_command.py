@@ -17,7 +17,7 @@ from translation_models import (
 )
 
 from nmt.analysis.alignment import chosen_links
-from nmt.analysis.gold import GoldLinks, compare
+from nmt.analysis.gold import GoldLinks, count_links
 from nmt.analysis.symmetrization import grow_diag_final
 from nmt.cli import align
 from nmt.decoding.alignment import AlignmentHead, links_of
@@ -137,7 +137,7 @@ def test_a_head_is_chosen_on_development_pairs_and_reported_on_the_others(
     (direction,) = report["directions"]
     assert (direction["layer"], direction["head"], direction["step"]) == (0, 1, "normal")
     counts = [
-        compare(found, GoldLinks(frozenset(true), frozenset(true)))
+        count_links(found, GoldLinks(frozenset(true), frozenset(true)))
         for found, true in zip(expected_links(1, chosen), links, strict=True)
     ]
     total = sum(counts[5:], counts[4])

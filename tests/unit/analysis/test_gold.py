@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.analysis.gold import AlignmentCounts, Gold, GoldLinks, compare, read_gold
+from nmt.analysis.gold import AlignmentCounts, Gold, GoldLinks, count_links, read_gold
 from nmt.errors import DataError
 
 GOLD = GoldLinks(
@@ -21,7 +21,7 @@ def write(path: Path, text: str) -> Path:
 
 def test_by_hand() -> None:
     """Four links: one sure, one only possible, two wrong; one sure link is missed."""
-    counts = compare([(0, 0), (2, 1), (3, 3), (1, 1)], GOLD)
+    counts = count_links([(0, 0), (2, 1), (3, 3), (1, 1)], GOLD)
     assert counts == AlignmentCounts(links=4, in_sure=1, in_possible=2, sure=2)
     assert counts.precision == 2 / 4
     assert counts.recall == 1 / 2
@@ -29,8 +29,8 @@ def test_by_hand() -> None:
 
 
 def test_counts_of_sentences_add_up_before_they_are_divided() -> None:
-    other = compare([(0, 0)], GoldLinks(frozenset({(0, 0)}), frozenset({(0, 0)})))
-    total = compare([(5, 5)], GOLD) + other
+    other = count_links([(0, 0)], GoldLinks(frozenset({(0, 0)}), frozenset({(0, 0)})))
+    total = count_links([(5, 5)], GOLD) + other
     assert total.error_rate == 1 - (1 + 1) / (2 + 3)
 
 
@@ -43,8 +43,8 @@ def test_gold_has_no_error(
 ) -> None:
     """Neither the sure links nor all possible ones are an error."""
     gold = GoldLinks(sure, sure | more)
-    assert compare(sure, gold).error_rate == 0.0
-    assert compare(gold.possible, gold).error_rate == 0.0
+    assert count_links(sure, gold).error_rate == 0.0
+    assert count_links(gold.possible, gold).error_rate == 0.0
 
 
 @given(found=links, sure=links, more=links)
@@ -53,13 +53,13 @@ def test_rates_are_rates(
     sure: frozenset[tuple[int, int]],
     more: frozenset[tuple[int, int]],
 ) -> None:
-    counts = compare(found, GoldLinks(sure, sure | more))
+    counts = count_links(found, GoldLinks(sure, sure | more))
     for rate in (counts.precision, counts.recall, counts.error_rate):
         assert 0.0 <= rate <= 1.0
 
 
 def test_nothing_found_is_all_error() -> None:
-    counts = compare([], GOLD)
+    counts = count_links([], GOLD)
     assert (counts.precision, counts.recall, counts.error_rate) == (0.0, 0.0, 1.0)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nmt.analysis.alignment import HeadGrid
-from nmt.analysis.gold import Gold, GoldLinks, compare
+from nmt.analysis.gold import Gold, GoldLinks, count_links
 from nmt.analysis.head_choice import (
     GoldComparison,
     GridCounts,
@@ -40,7 +40,7 @@ def test_grid_counts_are_those_of_every_head_by_itself() -> None:
         row = words[GRID.place(choice)]
         links = [(int(word), target) for target, word in enumerate(row) if word != NO_LINK]
         rate = counts.error_rates()[GRID.place(choice)]
-        assert rate == pytest.approx(compare(links, DIAGONAL).error_rate, abs=1e-15)
+        assert rate == pytest.approx(count_links(links, DIAGONAL).error_rate, abs=1e-15)
     assert best_choice(GRID, counts.error_rates()) == AlignmentHead(0, 0, shifted=False)
     shifted = best_choice(GRID, counts.error_rates(), shifted=True)
     assert shifted == AlignmentHead(0, 1, shifted=True)
