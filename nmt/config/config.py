@@ -230,8 +230,8 @@ class TrainConfig:
     """The training loop."""
 
     max_updates: Positive = 100_000
-    batch_tokens: BatchTokens = 6250  # target tokens of one forward pass on one device
-    accumulate: Positive = 4  # forward passes per update, over all devices together
+    batch_tokens: BatchTokens = 6250  # most target tokens of one forward pass
+    accumulate: Positive = 4  # batches per update, which all devices share equally
     learning_rate: PositiveFloat = 1.0  # noam: a factor; other schedules: the highest rate
     schedule: ScheduleConfig = ScheduleConfig()
     adam: AdamConfig = AdamConfig()

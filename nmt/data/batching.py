@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nmt.data.corpus import EncodedCorpus, Integers
 from nmt.data.loss_inputs import PackedInputs, pack_inputs
+from nmt.data.shares import Share, divide
 from nmt.data.vocabulary import BOS, PAD
 
 Indices = npt.NDArray[np.int64]
@@ -214,11 +215,12 @@ STREAM_START = StreamState(0, 0)
 
 
 class Update(NamedTuple):
-    """The batches that one process computes in one update."""
+    """The share of one process in one update."""
 
     epoch: int
     position: int  # of the update's first batch in the plan of the epoch
-    batches: list[Batch]  # of this process; can be empty at the end of an epoch
+    batches: list[Batch]  # of this process; empty if the update has fewer rows than processes
+    shares: list[Share]  # which rows of which batch of the update each of `batches` is
     tokens: int  # target tokens of the whole update, of all processes
     following: StreamState  # where the next update begins
 
@@ -227,10 +229,11 @@ class Update(NamedTuple):
 class BatchStream:
     """The endless stream of batches of a corpus, which can start at any position.
 
-    An update is `accumulate` consecutive batches of an epoch, or what is left at its end. Process
-    `rank` computes every `world_size`-th of them. A background thread makes `prefetch` batches in
-    advance (0: no thread); the stream does not depend on it. With `pinned` it also
-    packs the inputs of the loss in pinned memory, from which a GPU copies them.
+    An update is `accumulate` consecutive batches of an epoch, or what is left at its end. Each of
+    `world_size` processes computes an equal share of its tokens; a batch can be divided by rows. A
+    background thread makes `prefetch` batches in advance (0: no thread); the stream does not depend
+    on it. With `pinned` it also packs the inputs of the loss in pinned memory, from which a GPU
+    copies them.
     """
 
     corpus: EncodedCorpus
@@ -265,17 +268,21 @@ class BatchStream:
         epoch, position = start
         while True:
             plan = self.plan(epoch)
+            source_lengths = self.corpus.source_lengths
             target_lengths = self.corpus.target_lengths
             while position < len(plan):
                 end = min(position + self.accumulate, len(plan))
                 rows = [plan[index] for index in range(position, end)]
-                own = rows[self.rank :: self.world_size]
-                batches = [make_batch(self.corpus, indices) for indices in own]
+                pair_tokens = [source_lengths[row] + target_lengths[row] for row in rows]
+                shares = divide(pair_tokens, rank=self.rank, world_size=self.world_size)
+                batches = [
+                    make_batch(self.corpus, rows[batch][start:end]) for batch, start, end in shares
+                ]
                 tokens = sum(int(target_lengths[indices].sum()) for indices in rows)
                 following = (
                     StreamState(epoch, end) if end < len(plan) else StreamState(epoch + 1, 0)
                 )
-                yield Update(epoch, position, batches, tokens, following)
+                yield Update(epoch, position, batches, shares, tokens, following)
                 position = end
             epoch, position = epoch + 1, 0
 

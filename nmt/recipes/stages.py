@@ -107,7 +107,7 @@ def train(run: Run) -> None:
     """Train to the end; nmt-train itself resumes, and does nothing when that is reached."""
     gpus = 0 if run.config.train.device == "cpu" else visible_gpus()
     logger.info("estimate: %s", training_estimate(run.config, gpus))
-    arguments = [*run.config_arguments, *batch_overrides(run, gpus)]
+    arguments = [*run.config_arguments, *batch_overrides(run)]
     if gpus > 1:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}"]
         execute([sys.executable, *launcher, "-m", "nmt.cli.train", *arguments])
@@ -286,26 +286,18 @@ def visible_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def batch_overrides(run: Run, gpus: int) -> list[str]:
-    """Settings that give every GPU work in each update, with as many tokens in it as before.
+def batch_overrides(run: Run) -> list[str]:
+    """The batch settings of a run that has begun, where they differ from those of its config.
 
-    A run that has begun keeps what it began with.
+    Earlier versions chose them by the number of GPUs.
     """
-    train = run.config.train
     begun = run.config.run_dir / "config.yaml"
-    if begun.exists():
-        train = load_config(begun).train
-    elif gpus > 1 and train.accumulate % gpus:
-        tokens = train.batch_tokens * train.accumulate
-        passes = gpus * max(1, round(train.accumulate / gpus))
-        logger.info("%d GPUs: an update is made of %d passes", gpus, passes)
-        return [f"train.batch_tokens={tokens // passes}", f"train.accumulate={passes}"]
-    if (train.batch_tokens, train.accumulate) == (
-        run.config.train.batch_tokens,
-        run.config.train.accumulate,
-    ):
+    if not begun.exists():
         return []
-    return [f"train.batch_tokens={train.batch_tokens}", f"train.accumulate={train.accumulate}"]
+    before, now = load_config(begun).train, run.config.train
+    if (before.batch_tokens, before.accumulate) == (now.batch_tokens, now.accumulate):
+        return []
+    return [f"train.batch_tokens={before.batch_tokens}", f"train.accumulate={before.accumulate}"]
 
 
 def load_run_config(path: Path, overrides: Sequence[str], layout: Layout, recipe: Recipe) -> Config:

@@ -1,7 +1,7 @@
 """Where a run stands: the few numbers that, with weights and optimizer, resume it exactly.
 
 There is no random state to keep: the order of the data is a function of (seed, epoch), and the
-dropout masks are a function of (seed, update, forward pass).
+dropout masks are a function of (seed, update, batch, first row).
 """
 
 import dataclasses
@@ -60,7 +60,11 @@ class TrainingState:
         return cls(**values)
 
 
-def dropout_seed(seed: int, update: int, forward_pass: int) -> int:
-    """The seed of one forward pass: the same on every machine and for every number of processes."""
-    words = np.random.SeedSequence([seed, update, forward_pass]).generate_state(2, np.uint32)
+def dropout_seed(seed: int, update: int, batch: int, first_row: int = 0) -> int:
+    """The seed of the forward pass over a batch, or over its rows from `first_row` on.
+
+    Whole batches have the same masks on every machine and for every number of processes.
+    """
+    place = [batch, first_row] if first_row else [batch]
+    words = np.random.SeedSequence([seed, update, *place]).generate_state(2, np.uint32)
     return int(words[0]) << 31 | int(words[1]) >> 1

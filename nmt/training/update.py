@@ -43,7 +43,7 @@ class Updater:
         self, loss: TranslationLoss, config: Config, processes: Processes, *, idle_batch: Batch
     ) -> None:
         self.config = config
-        self.idle_batch = idle_batch  # for a process that has no share in an update
+        self.idle_batch = idle_batch  # for a process that has no row of an update
         self.processes = processes
         self.loss = loss
         self.device = processes.device
@@ -102,13 +102,9 @@ class Updater:
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         # DDP averages over the processes; we want the sum, divided by the tokens of the update.
         factor = scale * self.processes.size / update.tokens
-        for index, batch in enumerate(update.batches):
-            torch.manual_seed(
-                dropout_seed(
-                    self.config.seed, number, self.processes.rank + index * self.processes.size
-                )
-            )
-            last = index == len(update.batches) - 1
+        for batch, share in zip(update.batches, update.shares, strict=True):
+            torch.manual_seed(dropout_seed(self.config.seed, number, share.batch, share.start))
+            last = share is update.shares[-1]
             for piece in split_batch(batch, pieces):
                 sums += self.backward(piece, factor=factor, synchronise=last)
         if not update.batches:  # the others wait for our gradients
