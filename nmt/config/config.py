@@ -246,7 +246,7 @@ class TrainConfig:
     save_every: Positive = 1000
     keep_last: Annotated[int, Range(2, 1_000_000)] = 5
     log_every: Positive = 100
-    distributed_timeout: Seconds = 120.0  # until a process that does not answer counts as dead
+    distributed_timeout: Seconds = 120.0  # until a process without a sign of life counts as dead
 
 
 @dataclass(frozen=True)

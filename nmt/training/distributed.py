@@ -4,14 +4,11 @@ import json
 import logging
 import os
 import re
-import signal
 import socket
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,17 +20,22 @@ from torch.distributed.rendezvous import rendezvous
 from nmt.config.config import TrainConfig
 from nmt.errors import ConfigError, UserError
 from nmt.ops.cuda_device import cuda_problem, set_cuda_defaults, visible_card
+from nmt.training.interfaces import check_interface
+from nmt.training.lifeline import EXIT_CODE, Lifeline, end_stopped, is_alive, lost_message
 
 logger = logging.getLogger(__name__)
 
-SECONDS_BETWEEN_LOOKS = 1.0
-SECONDS_TO_LEAVE = 5.0  # that a process has to end by itself after one beside it has died
+# Processes that are alive wait for each other this long: until all have started, until the others
+# have read data, validated or saved, and until the others have computed (perhaps compiled) a pass.
+LONGEST_START = timedelta(minutes=30)
+LONGEST_STAGE = timedelta(days=1)
+LONGEST_PASS = timedelta(hours=1)
 
 
 class ProcessLostError(UserError):
     """Another process of the run has ended or does not answer."""
 
-    exit_code = 1  # of torchrun, too
+    exit_code = EXIT_CODE
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Processes:
     size: int
     device: torch.device
     control: dist.ProcessGroup | None  # gloo, for messages that live in host memory
+    lifeline: Lifeline | None = None
 
     @property
     def is_main(self) -> bool:
@@ -58,11 +61,15 @@ class Processes:
 
     def maximum(self, value: int) -> int:
         """The largest `value` of all processes."""
+        return self.maxima([value])[0]
+
+    def maxima(self, values: list[int]) -> list[int]:
+        """The largest of each of `values` of all processes."""
         if self.size == 1:
-            return value
-        tensor = torch.tensor([value])
+            return values
+        tensor = torch.tensor(values)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control)
-        return int(tensor)
+        return [int(value) for value in tensor]
 
     def gather(self, value: Any) -> list[Any]:
         """Everybody's `value` (JSON), in the order of ranks."""
@@ -110,10 +117,7 @@ def lost_processes() -> Iterator[None]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip().split("\n", maxsplit=1)[0])
-        raise ProcessLostError(
-            f"another process of this run has ended or does not answer ({reason}); run again to go "
-            "on from the last checkpoint"
-        ) from error
+        raise ProcessLostError(lost_message(reason)) from error
 
 
 @contextmanager
@@ -128,27 +132,37 @@ def processes(config: TrainConfig) -> Iterator[Processes]:
     if size == 1:
         yield Processes(0, 1, device, None)
         return
-    timeout = timedelta(seconds=config.distributed_timeout)
+    check_interface()
     backend = "nccl" if device.type == "cuda" else "gloo"
     with lost_processes():
-        store, _, _ = next(rendezvous("env://", timeout=timeout))
+        store, _, _ = next(rendezvous("env://", timeout=LONGEST_START))
+        store = of_this_attempt(store)
         dist.init_process_group(
-            backend, store=of_this_attempt(store), rank=rank, world_size=size, timeout=timeout
+            backend, store=store, rank=rank, world_size=size, timeout=LONGEST_PASS
         )
-        control = dist.new_group(backend="gloo", timeout=timeout)
-    team = Processes(rank, size, device, control)
-    over = threading.Event()
-    others = neighbours(team)
-    threading.Thread(target=leave_with_the_others, args=(others, over), daemon=True).start()
+        control = dist.new_group(backend="gloo", timeout=LONGEST_STAGE)
+        own = store.clone()  # type: ignore[attr-defined]  # a connection for one thread alone
+        lifeline = make_lifeline(own, rank, size, timeout=config.distributed_timeout)
+        team = Processes(rank, size, device, control, lifeline)
+        lifeline.neighbours = neighbours(team)
+    lifeline.start()
     try:
         yield team
-        over.set()
+        lifeline.over.set()
     except ProcessLostError:
-        for pid in filter(is_stopped, others):  # torchrun would wait for them for half a minute
-            os.kill(pid, signal.SIGKILL)
+        end_stopped(lifeline.neighbours)
         raise
     finally:
         dist.destroy_process_group()
+
+
+def make_lifeline(connection: Store, rank: int, size: int, *, timeout: float) -> Lifeline:
+    """The lifeline of this process, which has given its first sign of life."""
+    own = PrefixStore("lifeline", connection)
+    own.set_timeout(timedelta(seconds=timeout))
+    lifeline = Lifeline(own, rank, size, timeout)
+    lifeline.beat()
+    return lifeline
 
 
 def of_this_attempt(store: Store) -> Store:
@@ -167,33 +181,3 @@ def neighbours(team: Processes) -> list[int]:
     own = [socket.gethostname(), os.getpid()]
     everyone = team.gather(own)
     return [pid for host, pid in everyone if host == own[0] and pid != own[1] and is_alive(pid)]
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process is there but was stopped, by SIGSTOP for example."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] == "T"
-
-
-def leave_with_the_others(pids: Sequence[int], over: threading.Event) -> None:
-    """End this process if one of the others has died and this one waits for it for ever.
-
-    Gloo notices a lost connection nearly always, but was seen to wait on.
-    """
-    while not over.wait(SECONDS_BETWEEN_LOOKS):
-        if not all(map(is_alive, pids)) and not over.wait(SECONDS_TO_LEAVE):
-            os._exit(1)

@@ -64,6 +64,15 @@ def write_end(run_dir: Path, state: TrainingState, *, status: str) -> None:
         write_result(run_dir, values)
 
 
+def write_failure(
+    run_dir: Path, state: TrainingState, reason: str, *, status: str = "failed"
+) -> None:
+    """The result of a run that did not end as it should; a disk that refuses it is ignored."""
+    with suppress(StorageError):  # the error under way says more
+        values = {"status": status, "update": state.update, "reason": reason}
+        write_result(run_dir, values)
+
+
 @contextmanager
 def failures_recorded(run_dir: Path, state: TrainingState) -> Iterator[None]:
     """A context whose errors become the result of the run: `running` never outlives the process."""
@@ -79,6 +88,4 @@ def failures_recorded(run_dir: Path, state: TrainingState) -> Iterator[None]:
         raise
     finally:
         if status:
-            with suppress(StorageError):  # the error under way says more
-                values = {"status": status, "update": state.update, "reason": reason}
-                write_result(run_dir, values)
+            write_failure(run_dir, state, reason, status=status)

@@ -33,6 +33,7 @@ from nmt.training.result import (
     failures_recorded,
     read_result,
     write_end,
+    write_failure,
     write_result,
 )
 from nmt.training.resume import check_resumable
@@ -104,6 +105,7 @@ def prepared_data(config: Config, saved: SavedRun | None, team: Processes) -> Pr
             f"{config.run_dir} was trained on other data than {prepared.directory} holds now "
             "(data.train, data.validation or the vocabulary differ); choose another run_dir"
         )
+    team.maximum(0)  # those that only open the data wait for those that read all of it
     return prepared
 
 
@@ -144,6 +146,8 @@ def build_trainer(
 def run(trainer: Trainer, team: Processes, stop: StopRequest) -> int:
     """Train to the end, which result.json tells; the exit code."""
     config, state = trainer.config, trainer.state
+    if team.is_main and team.lifeline is not None:
+        team.lifeline.before_leaving = partial(write_failure, config.run_dir, state)
     try:
         with failures_recorded(config.run_dir, state) if team.is_main else nullcontext():
             if team.is_main:
@@ -175,6 +179,8 @@ def announce(trainer: Trainer) -> None:
     config, update = trainer.config, trainer.state.update
     if update:
         logger.info("going on from update %d", update)
+    if trainer.processes.size > 1:
+        logger.info("%d processes share each update", trainer.processes.size)
     device = trainer.processes.device
     logger.info("device: %s, precision: %s", device, describe_precision(config, device))
     tell_former_end(config.run_dir)
