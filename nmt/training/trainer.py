@@ -26,6 +26,7 @@ from nmt.training.saving import Saver
 from nmt.training.schedule import learning_rate
 from nmt.training.signals import EXIT_CODES, StopRequest
 from nmt.training.state import SUMS, TrainingState
+from nmt.training.stopping import StopAgreement
 from nmt.training.update import Updater
 from nmt.training.validation import HIGHER_IS_BETTER, Inspection, Validator
 
@@ -85,6 +86,7 @@ class Trainer:
             bar = stack.enter_context(self.bar())
             updates = stack.enter_context(closing(self.updates()))
             self.started = time.monotonic()
+            self.agreement = StopAgreement(self.processes)
             while not self.finished():
                 update = next(updates)
                 result = self.updater.run(update, state)
@@ -104,7 +106,8 @@ class Trainer:
                 if last or state.update % config.validate.every == 0:
                     self.validate()
                 failed = self.failures.fatal is not None
-                number = self.processes.maximum(STORAGE_FAILED if failed else stop.signal)
+                own_number = STORAGE_FAILED if failed else stop.signal
+                number = self.agreement.number(own_number, update=state.update)
                 if number or self.finished() or state.update % config.train.save_every == 0:
                     self.save(last=number > 0 or self.finished())
                 if number and not self.finished():

@@ -61,7 +61,13 @@ class Updater:
             self.module = compiled_loss(loss, longest=config.data.max_length + 1)
         if processes.size > 1:
             devices = [self.device.index] if self.device.type == "cuda" else None
-            self.module = DistributedDataParallel(self.module, device_ids=devices)
+            # The one buffer, a table of positions, is a function of its size.
+            self.module = DistributedDataParallel(
+                self.module,
+                device_ids=devices,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+            )
 
     def run(self, update: Update, state: TrainingState) -> UpdateResult:
         """Update number `state.update + 1`."""

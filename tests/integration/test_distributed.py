@@ -28,8 +28,12 @@ from support.runs import (
     write_run,
 )
 
+from nmt.training import run
+from nmt.training.distributed import Processes
 from nmt.training.result import read_result
+from nmt.training.saving import Saver
 from nmt.training.update import Updater
+from nmt.training.validation import Validator
 
 
 @pytest.fixture(scope="module")
@@ -274,6 +278,53 @@ def test_one_process_without_memory_ends_all(
     assert codes[1] == 2
     assert codes[0] not in (0, None)
     assert "not enough memory" in capfd.readouterr().err
+
+
+def slow_stages(rank: int) -> None:
+    """One process takes longer than the timeout to read the data, to validate and to save."""
+    wait = partial(time.sleep, 3.0)
+    if rank == 1:
+        before_call(run, "prepare", 1, wait)
+        before_call(Validator, "translations", 1, wait)
+    else:
+        before_call(Saver, "save", 1, wait)
+        before_call(Updater, "backward", 9, wait)  # the compiler, say
+
+
+@pytest.mark.clock
+def test_a_slow_stage_is_no_dead_process(reference: Path, tmp_path: Path) -> None:
+    fresh(reference, tmp_path, settings(tmp_path, distributed_timeout=2.0))
+    assert train_in_children(tmp_path / "config.yaml", 2, slow_stages) == [0, 0]
+
+
+def count_questions(directory: Path, rank: int) -> None:
+    """Count the all-reduces about stopping: those of two numbers."""
+    original = Processes.maxima
+    counts = [0]
+
+    def maxima(self: Processes, values: list[int]) -> list[int]:
+        counts[0] += len(values) == 2
+        (directory / f"questions-{rank}").write_text(str(counts[0]))
+        return original(self, values)
+
+    Processes.maxima = maxima  # type: ignore[method-assign]
+
+
+def test_processes_do_not_ask_after_every_update_whether_to_stop(
+    reference: Path, tmp_path: Path
+) -> None:
+    config = settings(tmp_path, max_updates=200, save_every=1000)
+    config["validate"]["every"] = 1000
+    fresh(reference, tmp_path, config)
+    begin = time.monotonic()
+    assert train_in_children(tmp_path / "config.yaml", 2, partial(count_questions, tmp_path)) == [
+        0,
+        0,
+    ]
+    seconds = time.monotonic() - begin
+    questions = [int((tmp_path / f"questions-{rank}").read_text()) for rank in range(2)]
+    assert questions[0] == questions[1]
+    assert 1 <= questions[0] <= 2 * seconds + 10  # of 200 updates
 
 
 # ---------------------------------------------------------------- torchrun
