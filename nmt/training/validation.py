@@ -57,15 +57,24 @@ class Validator:
         return record
 
     def losses(self, updater: Updater) -> dict[str, Any]:
-        """Mean label-smoothed loss and perplexity, the batches shared among the processes."""
+        """Mean label-smoothed loss and perplexity, the batches shared among the processes.
+
+        Each process adds up all batches in the same order: the sums do not depend on their number.
+        """
         loss: TranslationLoss = updater.loss
-        sums = torch.zeros(3, dtype=torch.float64)
-        for index, batch in enumerate(self.batches()):
-            if index % self.processes.size == self.processes.rank:
-                with updater.autocast():
-                    values = loss(*loss_inputs(batch, updater.device))
-                sums += torch.tensor([*(value.item() for value in values), batch.num_target_tokens])
-        smoothed, likelihood, tokens = self.processes.sum(sums).tolist()
+        rank, size = self.processes.rank, self.processes.size
+        batches = self.batches()
+        own = []
+        for batch in batches[rank::size]:
+            with updater.autocast():
+                values = loss(*loss_inputs(batch, updater.device))
+            own.append([value.item() for value in values])
+        everyone = self.processes.gather(own)
+        sums = torch.zeros(2, dtype=torch.float64)
+        for index in range(len(batches)):
+            sums += torch.tensor(everyone[index % size][index // size])
+        smoothed, likelihood = sums.tolist()
+        tokens = sum(batch.num_target_tokens for batch in batches)
         return {
             "loss": smoothed / tokens,
             "perplexity": math.exp(min(likelihood / tokens, 700.0)),

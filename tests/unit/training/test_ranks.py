@@ -2,9 +2,12 @@
 
 import itertools
 import json
+import logging
 import multiprocessing
 import os
 import socket
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +21,13 @@ from nmt.config.config import Config
 from nmt.config.loading import load_config
 from nmt.data.batching import BatchStream
 from nmt.data.corpus import EncodedCorpus
+from nmt.data.prepare import Prepared, prepare
 from nmt.model.transformer import Transformer
+from nmt.training import validation
 from nmt.training.distributed import processes
 from nmt.training.loss import TranslationLoss
 from nmt.training.update import Updater
+from nmt.training.validation import Validator
 
 WORDS = 12
 UPDATES = 2
@@ -75,7 +81,8 @@ def compute(config: Config, corpus: EncodedCorpus, directory: Path) -> None:
     (directory / f"{team.size}-{team.rank}.json").write_text(json.dumps(tokens))
 
 
-def in_processes(config: Config, corpus: EncodedCorpus, directory: Path, size: int) -> None:
+def in_processes(size: int, body: Callable[[], None]) -> None:
+    """Run `body` in so many processes, as torchrun would."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -83,7 +90,7 @@ def in_processes(config: Config, corpus: EncodedCorpus, directory: Path, size: i
     def child(rank: int) -> None:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        compute(config, corpus, directory)
+        body()
         os._exit(0)
 
     context = multiprocessing.get_context("fork")
@@ -102,7 +109,7 @@ def test_any_number_of_processes_computes_the_gradient_of_one(
 ) -> None:
     config = settings(tmp_path, accumulate)
     for size in (1, 2, 3, 4):
-        in_processes(config, corpus, tmp_path, size)
+        in_processes(size, partial(compute, config, corpus, tmp_path))
     expected = load_file(tmp_path / "1-0.safetensors")
     (whole,) = read_tokens(tmp_path, 1)
     for size in (2, 3, 4):
@@ -119,3 +126,52 @@ def test_any_number_of_processes_computes_the_gradient_of_one(
 
 def read_tokens(directory: Path, size: int) -> list[list[int]]:
     return [json.loads((directory / f"{size}-{rank}.json").read_text()) for rank in range(size)]
+
+
+def validate(config: Config, prepared: Prepared, directory: Path) -> None:
+    """The record of a validation, and the translations, of a model with random weights."""
+    torch.set_num_threads(1)
+    shown: list[str] = []
+    logging.getLogger("nmt.training.validation").addHandler(Lines(shown))
+    with processes(config.train) as team:
+        torch.manual_seed(1)
+        model = Transformer(
+            config.model,
+            source_vocabulary_size=len(prepared.codec.source.vocabulary),
+            target_vocabulary_size=len(prepared.codec.target.vocabulary),
+        )
+        loss = TranslationLoss(model, smoothing=0.1)
+        updater = Updater(loss, config, team, idle_batch=None)  # type: ignore[arg-type]
+        validator = Validator(config, prepared, team, lambda *_: {})
+        record = validator.run(updater)
+        text = json.dumps([record, shown])
+        (directory / f"{team.size}-{team.rank}.json").write_text(text)
+
+
+class Lines(logging.Handler):
+    """Keeps the lines of a logger."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(logging.INFO)
+        self.lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def test_validation_is_the_same_to_the_bit_for_any_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loss, perplexity, BLEU and chrF of 12 sentences, all of which are compared."""
+    monkeypatch.setattr(validation, "SAMPLES_SHOWN", 12)
+    logging.getLogger("nmt").setLevel(logging.INFO)
+    values = tiny_config(tmp_path)
+    values["validate"] |= {"beam": 3, "batch_tokens": 30}
+    config = load_config(write_run(tmp_path, values))
+    prepared = prepare(config)
+    for size in (1, 2, 3):
+        in_processes(size, partial(validate, config, prepared, tmp_path))
+    record, shown = json.loads((tmp_path / "1-0.json").read_text())
+    assert len(shown) == 3 * 12
+    for size, rank in ((2, 0), (2, 1), (3, 0), (3, 1), (3, 2)):
+        assert json.loads((tmp_path / f"{size}-{rank}.json").read_text()) == [record, shown]
