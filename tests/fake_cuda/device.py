@@ -9,6 +9,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def build(directory: Path) -> Path:
@@ -39,3 +40,35 @@ def load(directory: Path) -> None:
     torch.cuda.current_device = lambda: 0
     torch.cuda.synchronize = lambda *_arguments: None
     torch.amp.grad_scaler.amp_definitely_not_available = lambda: False
+    torch.Tensor.pin_memory = lambda self, *_arguments: self
+    torch.utils._foreach_utils._foreach_supported_types.append(
+        torch._subclasses.fake_tensor.FakeTensor
+    )
+    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device="cuda")
+    torch.nn.functional.scaled_dot_product_attention = choose_fused_attention
+
+
+def choose_fused_attention(
+    query: Any, key: Any, value: Any, mask: Any = None, dropout: float = 0.0, causal: bool = False
+) -> Any:
+    """Attention by the operators that torch would choose on a GPU; the CPU build cannot choose.
+
+    Without a mask that is flash attention in half precision. A boolean mask becomes a bias, filled
+    up to a multiple of 16 keys, of memory-efficient attention.
+    """
+    import torch
+
+    aten = torch.ops.aten
+    if mask is None and query.dtype != torch.float32:
+        return aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal)[0]
+    bias = None
+    if mask is not None:
+        lowest = torch.scalar_tensor(0.0, dtype=query.dtype, device=query.device)
+        bias = torch.where(mask.logical_not(), -torch.inf, lowest).to(query.dtype)
+        if extra := -mask.shape[-1] % 16:
+            bias = torch.nn.functional.pad(bias, (0, extra))[..., : mask.shape[-1]]
+        bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    training = torch.is_grad_enabled()
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, training, dropout, causal
+    )[0]

@@ -22,6 +22,7 @@ FREE = {  # views and allocations launch nothing
     "squeeze", "unbind", "detach", "alias", "as_strided", "diagonal", "split", "split_with_sizes",
     "_reshape_alias", "lift_fresh", "view_as", "unfold", "empty", "empty_like", "new_empty",
     "empty_strided", "new_empty_strided", "_local_scalar_dense", "is_pinned", "_pin_memory",
+    "device",
 }  # fmt: skip
 LAUNCHES = {
     "embedding_dense_backward": 8,
@@ -37,11 +38,32 @@ LAUNCHES = {
     "_fused_rms_norm_backward": 2,
     "cumsum": 2,
     # Ours: kernels, and torch's sums of their parts.
-    "attention_backward": 3,
     "gated_norm_backward": 3,
     "add_norm_backward": 3,
 }
-TENSORS_PER_LAUNCH = 110  # of operators on lists, such as the fused optimizer
+# Tensors per launch of operators on lists, such as the fused optimizer, by the number of lists.
+TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
+NUMBERS_PER_LAUNCH = 320 * 65536
+GATHERING = ("embedding", "index", "index_select", "gather")  # read what they write, no more
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+ATTENTION = {  # multiples of queries x keys x width in the products of fused attention
+    "_scaled_dot_product_efficient_attention": 4,
+    "_scaled_dot_product_efficient_attention_backward": 10,
+    "_scaled_dot_product_flash_attention": 4,
+    "_scaled_dot_product_flash_attention_backward": 10,
+    "attention": 4,
+    "cached_attention": 4,
+    "attention_backward": 10,
+}
+# FLOP per score outside of products, forward and backward, by the number of a mapping: about five
+# Newton steps forward, weights and slopes again backward. Dropout's random bits come on top.
+VECTOR_FLOPS = {0: (12, 12), 1: (50, 12), 2: (60, 14), 3: (220, 60)}
+VECTOR_FLOPS_OF_OTHERS = (6, 10)
+RANDOM_BITS = 20
+LAST_NORMALISED = 3
+NEWTON_STEPS = 5
+ONE_TILE = 128  # keys that one tile of the forward pass holds
+ONE_HEAD = 64  # queries and keys of a head that one program of the backward pass holds
 PAGE = 512  # bytes in which CUDA memory is given out
 
 
@@ -60,6 +82,35 @@ def real_bytes(tensor: Tensor) -> int:
     return math.prod(size for size, stride in sizes if stride != 0) * tensor.element_size()
 
 
+def moved_bytes(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    """Bytes that an operator reads and writes on the device."""
+    if name in GATHERING:
+        return 2 * sum(map(real_bytes, outputs))
+    tensors = {id(x): x for x in [*inputs, *outputs] if x.is_cuda}
+    total = sum(map(real_bytes, tensors.values()))
+    if name == "_fused_adam_":
+        return total * 7 // 4  # three of its four lists are read and written
+    if name in ("add_", "mul_", "sub_", "div_", "_foreach_add_", "_foreach_mul_", "_foreach_sub_"):
+        total += real_bytes(inputs[0]) if not name.startswith("_") else total // 2
+    return total
+
+
+def count_launches(name: str, args: tuple[Any, ...]) -> int:
+    """The launches of an operator in torch's CUDA build, or of ours."""
+    if name.startswith(("_foreach", "_fused_adam")):
+        lists = [x for x in args if isinstance(x, list | tuple) and x]
+        first = [x for x in lists[0] if isinstance(x, Tensor)]
+        numbers = sum(tensor.numel() for tensor in first)
+        tensors = TENSORS_PER_LAUNCH[min(5, len(lists))]
+        count = max(math.ceil(len(first) / tensors), math.ceil(numbers / NUMBERS_PER_LAUNCH))
+        return 2 * count if name == "_foreach_norm" else count
+    if name == "attention_backward":
+        projections, learned = args[1], args[-1]
+        short = max(projections[0].shape[1], projections[-1].shape[1]) <= ONE_HEAD
+        return (1 if short else 2) + bool(learned)
+    return LAUNCHES.get(name, 1)
+
+
 class Recorder(TorchDispatchMode):
     """Counts while it is active; fake tensors have to be made inside or handed in."""
 
@@ -69,7 +120,9 @@ class Recorder(TorchDispatchMode):
         self.launches: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
         self.synchronisations: Counter[str] = Counter()
-        self.flops = 0
+        self.product_flops = 0
+        self.attention_flops = 0
+        self.vector_flops = 0
         self.peak = 0
         self._live = 0
         self._storages: dict[int, int] = {}
@@ -83,18 +136,15 @@ class Recorder(TorchDispatchMode):
         on_gpu = any(x.is_cuda for x in inputs)
         if name == "_local_scalar_dense" and on_gpu:
             return self._answer(inputs[0])
-        if name == "nonzero" and on_gpu:
-            place = self._synchronise("nonzero")
-            count = self.answers.get(place.split()[-1], inputs[0].numel())
-            self.launches[name] += LAUNCHES[name]
-            return inputs[0].new_empty(count, inputs[0].dim(), dtype=torch.int64)
+        if name == "nonzero":
+            return self._positions(inputs[0])
         result = func(*args, **kwargs)
         outputs = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         for tensor in outputs:
             self._allocate(tensor)
         self._copies(name, args, kwargs, inputs, outputs)
         if (on_gpu or any(x.is_cuda for x in outputs)) and name not in FREE:
-            self._launch(name, inputs, outputs)
+            self._launch(name, args, inputs, outputs)
         return result
 
     def _answer(self, tensor: Tensor) -> float | int | bool:
@@ -104,6 +154,14 @@ class Recorder(TorchDispatchMode):
         if tensor.dtype == torch.bool:
             return bool(value)
         return float(value) if tensor.is_floating_point() else int(value)
+
+    def _positions(self, tensor: Tensor) -> Tensor:
+        """Where a tensor is not 0: as many places as the answer says, else all."""
+        place = self._synchronise("nonzero") if tensor.is_cuda else place_in_package()
+        if tensor.is_cuda:
+            self.launches["nonzero"] += LAUNCHES["nonzero"]
+        count = self.answers.get(place.split()[-1], tensor.numel())
+        return tensor.new_empty(count, tensor.dim(), dtype=torch.int64)
 
     def _synchronise(self, why: str) -> str:
         place = place_in_package()
@@ -124,16 +182,44 @@ class Recorder(TorchDispatchMode):
         if not may_go_on:
             self._synchronise(f"copy from {source.device.type} to {target.device.type}")
 
-    def _launch(self, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        count = LAUNCHES.get(name, 1)
-        if name.startswith(("_foreach", "_fused_adam")):
-            count = math.ceil(len(inputs) / TENSORS_PER_LAUNCH)
-        self.launches[name] += count
-        tensors = {id(x): x for x in [*inputs, *outputs] if x.is_cuda}
-        self.bytes[name] += sum(map(real_bytes, tensors.values()))
-        if name in ("mm", "addmm", "bmm", "baddbmm"):
+    def clear(self) -> None:
+        """Forget the counts; memory that is in use stays."""
+        for counter in (self.launches, self.bytes, self.synchronisations):
+            counter.clear()
+        self.product_flops = self.attention_flops = self.vector_flops = 0
+        self.peak = self._live
+
+    def _launch(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        self.launches[name] += count_launches(name, args)
+        self.bytes[name] += moved_bytes(name, inputs, outputs)
+        if name in PRODUCTS:
             left, right = (inputs[-2], inputs[-1])
-            self.flops += 2 * left.numel() * right.shape[-1]
+            self.product_flops += 2 * left.numel() * right.shape[-1]
+        elif name in ATTENTION:
+            self._attend(name, args, inputs)
+
+    def _attend(self, name: str, args: tuple[Any, ...], inputs: list[Tensor]) -> None:
+        """Count the products and the other work of fused attention."""
+        mapping, passes = 0, 1
+        if name.startswith("_scaled"):
+            query, key = inputs["backward" in name :][:2]
+            batch, heads, queries, _ = query.shape
+            keys, width = key.shape[2], heads * key.shape[3]
+        elif name == "cached_attention":
+            (batch, heads, queries, head_dim), keys = inputs[0].shape, inputs[1].shape[2]
+            width, mapping = heads * head_dim, args[5]
+        else:
+            projections = args["backward" in name]
+            heads, mapping = [x for x in args if type(x) is int][:2]
+            (batch, queries, _), keys = projections[0].shape, projections[-1].shape[1]
+            width = sum(projection.shape[-1] for projection in projections) // 3
+        if not name.startswith("_scaled") and keys > ONE_TILE and mapping <= LAST_NORMALISED:
+            passes = 2 if mapping == 0 else NEWTON_STEPS + 2  # scores are computed again
+        products = ATTENTION[name] + 2 * (passes - 1)
+        self.attention_flops += products * batch * queries * keys * width
+        vector = VECTOR_FLOPS.get(mapping, VECTOR_FLOPS_OF_OTHERS)["backward" in name]
+        vector += 0 if name == "cached_attention" else RANDOM_BITS
+        self.vector_flops += vector * batch * heads * queries * keys
 
     def _allocate(self, tensor: Tensor) -> None:
         """Follow the memory of a storage until it is freed."""
