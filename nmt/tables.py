@@ -1,4 +1,4 @@
-"""Tables of text cells, written as Markdown or LaTeX."""
+"""Tables of text cells, written as Markdown, as LaTeX or as plain text."""
 
 import re
 from collections.abc import Sequence
@@ -37,6 +37,18 @@ class Table:
         rule = ["---" if place < self.labels else "---:" for place in range(len(self.columns))]
         rows = [[escape_markdown(cell) for cell in row] for row in (self.columns, *self.rows)]
         return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
+
+    def text(self) -> str:
+        """Lines of plain text, without title and note; labels align left, numbers right."""
+        widths = [max(map(len, cells)) for cells in zip(self.columns, *self.rows, strict=True)]
+        lines = []
+        for row in (self.columns, *self.rows):
+            cells = [
+                cell.ljust(width) if place < self.labels else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
 
     def latex(self) -> str:
         """A LaTeX table environment for the package booktabs, with title and note as caption."""

@@ -15,6 +15,7 @@ from nmt.cli.align_arguments import build_parser, check_arguments
 from nmt.cli.pair_arguments import open_model, read_gold
 from nmt.data.text import BAD_LINES, LineWriter, read_lines, read_text
 from nmt.errors import UserError
+from nmt.tables import Table
 
 if TYPE_CHECKING:
     from nmt.analysis.aligner import Aligner
@@ -157,15 +158,16 @@ def choose_head(
 
 def log_table(table: dict[str, Any]) -> None:
     """Log the AER by layer as a table."""
-    logger.info("alignment error rate  layer attention  best head")
-    for step, rows in table.items():
-        for row in rows["layers"]:
-            best = f"{100 * row['best_head_aer']:6.2f} (head {row['best_head']})"
+    rows = []
+    for step, rates in table.items():
+        for row in rates["layers"]:
+            best = (f"{100 * row['best_head_aer']:.2f}", str(row["best_head"]))
             name = f"{step} layer {row['layer']}"
-            logger.info("  %-19s %10.2f       %s", name, 100 * row["layer_attention"], best)
-        logger.info(
-            "  %-19s %10.2f       %6.2f", f"{step} mean", 100 * rows["AoL"], 100 * rows["AoH"]
-        )
+            rows.append([name, f"{100 * row['layer_attention']:.2f}", *best])
+        means = (f"{100 * rates[mean]:.2f}" for mean in ("AoL", "AoH"))
+        rows.append([f"{step} mean", *means, ""])
+    columns = ["alignment error rate", "layer attention", "best head", "head"]
+    logger.info("%s", Table(columns, rows).text())
 
 
 def write_links(

@@ -16,6 +16,7 @@ from nmt.cli.arguments import add_flag, add_number, add_path, check_outputs, new
 from nmt.cli.pair_arguments import MODEL, add_reading, open_model
 from nmt.data.text import EMPTY, BadLine, LineWriter, read_lines, read_text
 from nmt.errors import DataError, UserError
+from nmt.tables import Table
 
 if TYPE_CHECKING:
     from nmt.analysis.filtering import ScoreColumn, Values
@@ -237,12 +238,8 @@ def label_report(
     counts = Counter(labels)
     kinds = list(next(iter(areas.values())))
     logger.info("area under the ROC curve, %d clean pairs against:", counts[arguments.clean_label])
-    widths = [max(len(kind), 8) for kind in kinds]
-    headings = [kind.rjust(width) for kind, width in zip(kinds, widths, strict=True)]
-    logger.info("%-18s %s", "", " ".join(headings))
-    for name, row in areas.items():
-        cells = [f"{row[kind]:{width}.4f}" for kind, width in zip(kinds, widths, strict=True)]
-        logger.info("%-18s %s", name, " ".join(cells))
+    rows = [[name, *(f"{row[kind]:.4f}" for kind in kinds)] for name, row in areas.items()]
+    logger.info("%s", Table(["score", *kinds], rows).text())
     return {"labels": dict(counts), "area_under_roc": areas}
 
 

@@ -15,6 +15,7 @@ from nmt.cli.arguments import add_flag, add_number, add_path, new_parser
 from nmt.data.text import read_text
 from nmt.errors import DataError
 from nmt.evaluation import Comparison
+from nmt.tables import Table
 
 logger = logging.getLogger(__name__)
 
@@ -298,15 +299,18 @@ def _as_table(arguments: argparse.Namespace, rows: Sequence[Sequence[Comparison]
             [entry.score.name, f"{entry.score.value:.{width}f}", entry.score.signature]
             for entry in rows[0]
         ]
-        return _align([["metric", "value", "signature"], *lines])
-    table = [["system", *(name for name, _ in signatures)]]
-    for path, row in zip(arguments.hypothesis, rows, strict=True):
-        table.append([str(path), *(_cell(entry, width) for entry in row)])
+        return Table(["metric", "value", "signature"], lines, labels=3).text()
+    table = [
+        [str(path), *(_cell(entry, width) for entry in row)]
+        for path, row in zip(arguments.hypothesis, rows, strict=True)
+    ]
     if arguments.over_seeds:
         deviations = _deviations(rows)
         table.append(["mean", *(f"{mean:.{width}f}" for _, mean, _ in deviations)])
         table.append(["standard deviation", *(f"{spread:.{width}f}" for *_, spread in deviations)])
-    text = _align(table) + "\n\n" + _align([["metric", "signature"], *signatures])
+    columns = ["system", *(name for name, _ in signatures)]
+    text = Table(columns, table, labels=len(columns)).text()
+    text += "\n\n" + Table(["metric", "signature"], signatures, labels=2).text()
     if arguments.paired:
         text += "\n\np: against the first system; * p < 0.05"
     return text
@@ -317,15 +321,6 @@ def _cell(entry: Comparison, width: int) -> str:
     if entry.p_value is None:
         return text
     return f"{text} (p={entry.p_value:.4f}{'*' if entry.p_value < 0.05 else ''})"
-
-
-def _align(table: Sequence[Sequence[str]]) -> str:
-    """The rows with their columns padded to one width."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

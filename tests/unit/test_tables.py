@@ -40,3 +40,13 @@ def test_special_characters_of_latex():
     assert escape_latex(r"\&%$#_{}~^") == (
         r"\textbackslash{}\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}"
     )
+
+
+def test_plain_text_aligns_labels_left_and_numbers_right():
+    table = Table(["model", "kind", "x"], [["a", "softmax", "1.25"], ["long name", "", "10.5"]], 2)
+    assert table.text().split("\n") == [
+        "model      kind        x",
+        "a          softmax  1.25",
+        "long name           10.5",
+    ]
+    assert Table(["a", "b"], [["x", ""]], labels=2).text() == "a  b\nx"
