@@ -206,7 +206,8 @@ def density_picture(analysis: Analysis) -> Picture:
     for type_, axes in panels.items():
         axes.set_xlabel("non-zero weights of a query")
         shares = [density_shares(model, type_) for model in analysis.models]
-        edges = density_edges(max(usual_range(values) for values in shares))
+        usual = [np.searchsorted(np.cumsum(values), 0.99) for values in shares]
+        edges = density_edges(int(max(usual)))
         for number, values in enumerate(shares):
             padded = np.zeros(max(len(values), edges[-1] + 1))
             padded[: len(values)] = values
@@ -243,11 +244,6 @@ def density_shares(model: ModelResult, type_: str) -> npt.NDArray[np.float64]:
         totals[: len(counts)] += counts
     shares: npt.NDArray[np.float64] = totals / max(totals.sum(), 1.0)
     return shares
-
-
-def usual_range(shares: npt.NDArray[np.float64]) -> int:
-    """The number of weights that 99 % of the queries do not exceed."""
-    return int(np.searchsorted(np.cumsum(shares), 0.99))
 
 
 def learned_picture(analysis: Analysis, name: str) -> Picture:

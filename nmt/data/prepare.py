@@ -190,7 +190,9 @@ def build(
         about |= {
             "format": PREPARED_DATA,
             "settings": settings,
-            "inputs": prepared_directory.hash_inputs(inputs),
+            "inputs": [
+                {**entry, "sha256": prepared_directory.input_sha256(entry)} for entry in inputs
+            ],
             **write_data(config, temporary),
             "versions": {name: version(name) for name in VERSIONED},
         }

@@ -74,11 +74,6 @@ def describe_inputs(roles: Mapping[str, Sequence[Path]]) -> list[dict[str, Any]]
     return inputs
 
 
-def hash_inputs(inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The same descriptions with the SHA-256 of each file."""
-    return [{**entry, "sha256": input_sha256(entry)} for entry in inputs]
-
-
 def input_sha256(entry: Mapping[str, Any]) -> str:
     """The SHA-256 of an input file; raises DataError if it cannot be read."""
     try:

@@ -17,6 +17,7 @@ COUNT = re.compile("[0-9]{1,18}")
 HEADER = "nmt-vocabulary 1"
 # Each line of the file is a piece, a tab and its count.
 ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+ESCAPED = str.maketrans(ESCAPES)
 UNESCAPES = {escape[1]: character for character, escape in ESCAPES.items()}
 
 
@@ -62,7 +63,7 @@ class Vocabulary:
         with LineWriter(path) as writer:
             writer.write(f"{HEADER}\t{len(self.counts)}")
             for piece, count in self.counts.items():
-                writer.write(f"{_escape(piece)}\t{count}")
+                writer.write(f"{piece.translate(ESCAPED)}\t{count}")
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -90,7 +91,3 @@ class Vocabulary:
         if len(counts) != int(length):
             raise DataError(f"{path}: expected {length} pieces, got {len(counts)}")
         return cls(counts)
-
-
-def _escape(piece: str) -> str:
-    return "".join(ESCAPES.get(character, character) for character in piece)

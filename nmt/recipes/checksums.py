@@ -72,7 +72,8 @@ class ChecksumFile:
         """
         record = self._read().get(name)
         status = os.stat(path)
-        if record is not None and _untouched(record, status):
+        state = (status.st_size, status.st_mtime_ns)
+        if record is not None and (record["size"], record["modified"]) == state:
             sums = Sums(record["size"], record["sha256"], record["md5"])
         else:
             sums = measure(path)
@@ -134,7 +135,3 @@ def _is_record(value: Any) -> bool:
         and all(isinstance(value.get(name), str) for name in texts)
         and all(isinstance(value.get(name), int) for name in ("size", "modified"))
     )
-
-
-def _untouched(record: dict[str, Any], status: os.stat_result) -> bool:
-    return bool(record["size"] == status.st_size and record["modified"] == status.st_mtime_ns)

@@ -131,7 +131,8 @@ def _download_from_any(
             continue
         except IntegrityError as error:
             # What is wrong must not lie around to be taken for right, nor to be continued.
-            _discard(path, part)
+            part.truncate(0)
+            _beside(path, ".part.json").unlink(missing_ok=True)
             wrong = IntegrityError(f"{url}: not the right file, deleted ({error})")
             logger.warning("%s", wrong)
             continue
@@ -343,11 +344,6 @@ def _read_note(path: Path) -> Note | None:
         return Note(**json.loads(_beside(path, ".part.json").read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):
         return None
-
-
-def _discard(path: Path, part: BinaryIO) -> None:
-    part.truncate(0)
-    _beside(path, ".part.json").unlink(missing_ok=True)
 
 
 def _beside(path: Path, suffix: str) -> Path:
