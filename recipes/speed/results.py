@@ -55,13 +55,13 @@ def rates(part: dict[str, Any], name: str) -> list[float]:
 
 
 def ratio(part: dict[str, Any], ours: str, theirs: str) -> Spread:
-    """How many times as quick we are."""
+    """The speed of ours divided by theirs."""
     pairs = zip(rates(part, ours), rates(part, theirs), strict=True)
     return Spread.of([a / b for a, b in pairs])
 
 
 def best_peer(part: dict[str, Any]) -> str | None:
-    """The quickest other toolkit that is built on torch."""
+    """The fastest other toolkit that is built on torch."""
     peers = [name for name in contenders(part) if not is_ours(name) and not name.startswith(EXACT)]
     if not peers:
         return None
@@ -86,7 +86,7 @@ def part_markdown(title: str, part: dict[str, Any]) -> str:
     ]
     best = best_peer(part)
     if best is not None:
-        lines += ["", f"The quickest of the peers built on torch: {best}."]
+        lines += ["", f"The fastest of the peers built on torch: {best}."]
     return "\n".join(lines)
 
 
