@@ -13,10 +13,8 @@ from nmt.config.limits import (
     Length,
     NonNegative,
     Positive,
-    PositiveFloat,
     Probability,
     Processes,
-    Seed,
     Share,
 )
 from nmt.config.scalars import MismatchError, limits, read_scalar, type_hints
@@ -43,10 +41,8 @@ def reader(annotation: Any) -> Callable[[str], Any]:
 
 whole_number = reader(NonNegative)
 positive = reader(Positive)
-positive_number = reader(PositiveFloat)
 share = reader(Share)
 probability = reader(Probability)
-seed = reader(Seed)
 length = reader(Length)
 batch_tokens = reader(BatchTokens)
 processes = reader(Processes)
