@@ -8,6 +8,7 @@ connections.
 import base64
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -77,12 +78,7 @@ def assemble(data: Any) -> bytes:
         f"style-src '{policy_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
     )
     parts = {"policy": policy, "style": style, "script": script, "data": script_json(data)}
-    pieces = page_file("page.html").split("{{")
-    page = pieces[0]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition("}}")
-        page += parts[name] + rest
-    return page.encode()
+    return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], page_file("page.html")).encode()
 
 
 def page_file(name: str) -> str:
