@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
 
 from nmt.config.config import TrainConfig
 from nmt.errors import ConfigError, UserError
@@ -106,6 +108,20 @@ def choose_device(name: str, local_rank: int) -> torch.device:
             f"{torch.cuda.device_count()}; start as many processes as there are GPUs"
         )
     return torch.device("cuda", local_rank)
+
+
+def data_parallel(module: nn.Module, device: torch.device) -> DistributedDataParallel:
+    """The module whose gradients are averaged over the processes.
+
+    Its buffers are not sent: the one there is, a table of positions, is a function of its size.
+    """
+    devices = [device.index] if device.type == "cuda" else None
+    with warnings.catch_warnings():
+        # torch 2.13 deprecates `broadcast_buffers`; torch 2.10 has no other name for it.
+        warnings.simplefilter("ignore", FutureWarning)
+        return DistributedDataParallel(
+            module, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
 
 
 @contextmanager

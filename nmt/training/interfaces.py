@@ -28,31 +28,24 @@ def check_interface() -> None:
         if not address.startswith("127."):
             return
         problem = f"has the loopback address {address}"
-    interface = interface_towards(os.environ.get("MASTER_ADDR", "")) or "NAME"
     raise ConfigError(
         f"this machine's name {name} {problem}, where other machines cannot reach it; set "
-        f"GLOO_SOCKET_IFNAME={interface} (and NCCL_SOCKET_IFNAME on GPUs) to the network "
-        "interface to use, on every machine"
+        "GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME on GPUs) to the network interface to use on "
+        f"each machine, here one of: {', '.join(interfaces()) or 'none has an address'}"
     )
 
 
-def interface_towards(host: str) -> str | None:
-    """The name of the interface that leads to a host, if it can be found out."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, 9))  # sends nothing
-            own = probe.getsockname()[0]
-        except OSError:
-            return None
+def interfaces() -> list[str]:
+    """The names of the network interfaces that have an IPv4 address, but for loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         names = [name for _, name in socket.if_nameindex() if name != "lo"]
-        return next((name for name in names if interface_address(probe, name) == own), None)
+        return [name for name in names if has_address(any_socket, name)]
 
 
-def interface_address(any_socket: socket.socket, name: str) -> str | None:
-    """The IPv4 address of a network interface."""
-    request = struct.pack("256s", name.encode())
+def has_address(any_socket: socket.socket, name: str) -> bool:
+    """Whether a network interface has an IPv4 address."""
     try:
-        answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, request)
+        fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
     except OSError:
-        return None
-    return socket.inet_ntoa(answer[20:24])
+        return False
+    return True

@@ -14,7 +14,7 @@ from nmt.data.batching import Batch, Update
 from nmt.data.loss_inputs import LossInputs
 from nmt.errors import ConfigError
 from nmt.training.compilation import compiled_loss, compiler_errors
-from nmt.training.distributed import Processes
+from nmt.training.distributed import Processes, data_parallel
 from nmt.training.loss import TranslationLoss
 from nmt.training.precision import AUTOCAST
 from nmt.training.schedule import learning_rate
@@ -60,14 +60,7 @@ class Updater:
         if train.compile:
             self.module = compiled_loss(loss, longest=config.data.max_length + 1)
         if processes.size > 1:
-            devices = [self.device.index] if self.device.type == "cuda" else None
-            # The one buffer, a table of positions, is a function of its size.
-            self.module = DistributedDataParallel(
-                self.module,
-                device_ids=devices,
-                broadcast_buffers=False,
-                gradient_as_bucket_view=True,
-            )
+            self.module = data_parallel(self.module, self.device)
 
     def run(self, update: Update, state: TrainingState) -> UpdateResult:
         """Update number `state.update + 1`."""

@@ -84,6 +84,7 @@ def test_two_processes_make_the_updates_of_one(reference: Path, tmp_path: Path) 
     process = start(tmp_path)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
+    assert "Warning:" not in errors
     assert losses(tmp_path) == pytest.approx(losses(reference), rel=1e-5)
     norms = [recorded(directory, "gradient_norm")[0] for directory in (tmp_path, reference)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-6)

@@ -5,13 +5,12 @@ import socket
 import pytest
 
 from nmt.errors import ConfigError
-from nmt.training.interfaces import check_interface, interface_towards
+from nmt.training.interfaces import check_interface
 
 
 @pytest.fixture
 def two_machines(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
     return monkeypatch
@@ -25,7 +24,7 @@ def test_a_host_name_of_the_loopback_interface_is_refused() -> None:
 
 def test_a_host_name_without_address_is_refused(two_machines: pytest.MonkeyPatch) -> None:
     two_machines.setattr(socket, "gethostname", lambda: "nowhere.invalid")
-    with pytest.raises(ConfigError, match=r"invalid has no address.*GLOO_SOCKET_IFNAME=NAME"):
+    with pytest.raises(ConfigError, match=r"invalid has no address.*GLOO_SOCKET_IFNAME"):
         check_interface()
 
 
@@ -37,7 +36,3 @@ def test_the_interface_that_the_user_names_is_taken(two_machines: pytest.MonkeyP
 def test_one_machine_may_have_any_name(two_machines: pytest.MonkeyPatch) -> None:
     two_machines.setenv("GROUP_WORLD_SIZE", "1")
     check_interface()
-
-
-def test_a_host_that_cannot_be_reached_has_no_interface() -> None:
-    assert interface_towards("nowhere.invalid") is None
