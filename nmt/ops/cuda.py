@@ -16,6 +16,7 @@ from nmt.ops.native.interface import RowMap
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_ROW = 1 << 14  # numbers of a row that one program holds
+TRITON_FROM = (7, 0)  # the compute capability of Volta; Triton compiles for no older card
 
 
 @cache
@@ -30,9 +31,22 @@ def missing_triton() -> Costly | None:
     )
 
 
+@cache
+def old_card(index: int | None) -> Costly | None:
+    """Why Triton cannot compile for a card, or None."""
+    capability = torch.cuda.get_device_capability(index)
+    if capability >= TRITON_FROM:
+        return None
+    return Costly(
+        f"{torch.cuda.get_device_name(index)} is too old for Triton, which needs compute "
+        "capability 7.0: sparse attention writes its scores to memory, which takes longer"
+    )
+
+
 def triton_refusal(*tensors: Tensor | None) -> str | None:
     """Why the kernels in Triton cannot compute with these tensors, or None."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    compiling = torch.compiler.is_compiling()  # which needs Triton by itself
     for tensor in tensors:
         if tensor is None:
             continue
@@ -40,6 +54,8 @@ def triton_refusal(*tensors: Tensor | None) -> str | None:
             return f"expected tensors on a CUDA device, got {tensor.device}"
         if tensor.dtype not in FLOATS:
             return f"expected float32, bfloat16 or float16, got {tensor.dtype}"
+        if not interpreted and not compiling and (reason := old_card(tensor.device.index)):
+            return reason
     return missing_triton()
 
 

@@ -9,7 +9,10 @@ import torch
 
 BFLOAT16_FROM = (8, 0)  # the compute capability of Ampere: the first with products in bfloat16
 # The last wheels with kernels for the cards of 2014 to 2018 are those for CUDA 12.6.
-OLD_CARDS = "P100, 1080 Ti, V100 and older cards need a build of torch for CUDA 12.6"
+OLD_CARDS = (
+    "P100, 1080 Ti, V100 and older cards need a build of torch for CUDA 12.6: pip install torch "
+    "--index-url https://download.pytorch.org/whl/cu126"
+)
 SECONDS_TO_LIST = 20.0
 
 
@@ -42,7 +45,11 @@ def initialisation_problem() -> str:
         reason = str(error).strip().split("\n", maxsplit=1)[0].split(" Please ")[0].rstrip(".")
     built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
     if "driver" in reason and "too old" in reason:
-        return f"{reason}; {built}: update the driver, or install a build for an older CUDA"
+        return (
+            f"{reason}; {built}: update the driver (CUDA 13 needs 580 or newer), or install "
+            "a build for CUDA 12.6: pip install torch --index-url "
+            "https://download.pytorch.org/whl/cu126"
+        )
     return f"{reason} ({built})"
 
 

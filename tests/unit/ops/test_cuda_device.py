@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt.ops.cuda import old_card
 from nmt.ops.cuda_device import cuda_problem, runs_on, set_cuda_defaults, tf32_is_on, visible_card
 
 PYPI_BUILD = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
@@ -45,7 +46,7 @@ def test_a_card_older_than_the_build_is_told_with_the_build_it_needs(
     problem = cuda_problem()
     assert problem is not None
     assert "Tesla V100-SXM2-16GB has compute capability 7.0" in problem
-    assert "CUDA 12.6" in problem
+    assert "for CUDA 12.6: pip install torch --index-url https://" in problem
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (8, 0))
     assert cuda_problem() is None
 
@@ -65,6 +66,7 @@ def test_an_old_driver_is_told_in_the_words_of_torch(monkeypatch: pytest.MonkeyP
     assert problem is not None
     assert problem.startswith("The NVIDIA driver on your system is too old (found version 11040);")
     assert "is built for CUDA 13.0" in problem
+    assert "(CUDA 13 needs 580 or newer), or install a build for CUDA 12.6: pip " in problem
     assert "\n" not in problem
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert cuda_problem() == "CUDA_VISIBLE_DEVICES= hides all devices"
@@ -106,3 +108,12 @@ def test_tf32_is_on_unless_the_environment_forbids_it(monkeypatch: pytest.Monkey
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before[0]
         torch.backends.cuda.enable_cudnn_sdp(before[1])
+
+
+def test_triton_is_refused_on_cards_older_than_volta(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _index: "GTX 1080 Ti")
+    for capability, refused in (((6, 1), True), ((7, 0), False), ((12, 0), False)):
+        old_card.cache_clear()
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert (old_card(0) is not None) == refused
+    old_card.cache_clear()
