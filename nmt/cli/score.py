@@ -32,6 +32,8 @@ examples:
   nmt-score --hypothesis baseline.de new.de --reference test.de --paired ar --seed 7 --json
   nmt-score --hypothesis seed1.de seed2.de seed3.de --reference test.de --over-seeds
   nmt-score --hypothesis out.tok.de --reference test.tok.de --metrics --tokenized-bleu
+  nmt-score --hypothesis out.tok.de --reference test.tok.de --metrics --tokenized-bleu \\
+      --split-hyphens
 
 Several files after --reference are several references per line. Test sets are read from the cache
 of SacreBLEU, $SACREBLEU or ~/.sacrebleu; only --download uses the network. Scores go to standard
@@ -94,6 +96,8 @@ def _add_metrics(parser: console.Parser) -> None:
     for flag, meaning in (
         ("--tokenized-bleu", "add BLEU as multi-bleu.perl computes it, on the text as it is "
          "tokenised; not comparable with SacreBLEU's BLEU"),
+        ("--split-hyphens", "before tokenised BLEU, split compounds on both sides as Stanford's "
+         "release of WMT14 does: rich-text becomes rich ##AT##-##AT## text"),
         ("--lowercase", "ignore case in BLEU and chrF, as TER always does; tokenized BLEU ignores "
          "only that of A to Z, as multi-bleu.perl -lc does"),
     ):  # fmt: skip
@@ -152,6 +156,8 @@ def score(arguments: argparse.Namespace) -> None:
 def _check_arguments(arguments: argparse.Namespace) -> None:
     if not arguments.metrics and not arguments.tokenized_bleu:
         raise DataError("nothing to compute: name --metrics, or give --tokenized-bleu")
+    if arguments.split_hyphens and not arguments.tokenized_bleu:
+        raise DataError("--split-hyphens is for tokenised BLEU: add --tokenized-bleu")
     pair = arguments.language_pair
     if arguments.test_set and not pair:
         raise DataError("--test-set needs --language-pair, e.g. --language-pair en-de")
@@ -224,7 +230,12 @@ def _score_systems(
         rows = [[Comparison(entry) for entry in metrics.score(system)] for system in systems]
     if arguments.tokenized_bleu:
         for row, system in zip(rows, systems, strict=True):
-            value = evaluation.tokenized_bleu(system, references, lowercase=arguments.lowercase)
+            value = evaluation.tokenized_bleu(
+                system,
+                references,
+                lowercase=arguments.lowercase,
+                hyphens="split" if arguments.split_hyphens else "as given",
+            )
             row.append(Comparison(value))
     return rows
 

@@ -44,6 +44,10 @@ class Layout:
         source, target = self.languages
         return self.directory / f"{name}.{source}", self.directory / f"{name}.{target}"
 
+    def tokenized(self, name: str) -> Path:
+        """The reference of a set as its publisher tokenised it."""
+        return self.directory / f"{name}.tokenized.{self.languages[1]}"
+
 
 @dataclass(frozen=True)
 class Found:
@@ -61,6 +65,8 @@ def build_corpus(recipe: Recipe, layout: Layout, *, provided: Path | None) -> No
     with locked_to_write(layout.directory):
         sets = [*layout.pair("train"), *layout.pair(recipe.validation.name)]
         sets += layout.pair(recipe.test.name)
+        if recipe.test.tokenized_target:
+            sets.append(layout.tokenized(recipe.test.name))
         builder = Builder(recipe, layout, provided)
         if builder.is_done(sets):
             logger.info("%s is up to date", layout.directory)
@@ -84,9 +90,11 @@ class Builder:
     def build(self) -> None:
         """Fetch, unpack, clean, unwrap."""
         test = self._sacrebleu_copy(self.recipe.test)
-        sets = [self.recipe.validation] + ([] if test is not None else [self.recipe.test])
-        places = [parse_place(text) for corpus in self.recipe.train for text in corpus.places]
-        places += [parse_place(text) for each in sets for text in (each.source, each.target)]
+        texts = [text for corpus in self.recipe.train for text in corpus.places]
+        texts += [*self.recipe.validation.places, *self.recipe.test.places]
+        if test is not None:
+            texts = [text for text in texts if text not in self.recipe.test.raw_places]
+        places = [parse_place(text) for text in texts]
         needed = [place for place in places if self._unpacked_by_user(place) is None]
         self._fetch(dict.fromkeys(name for place in needed for name in place.files))
         self._unpack(needed)
@@ -173,8 +181,9 @@ class Builder:
 
     def _write_set(self, text_set: TextSet, copy: tuple[Path, Path] | None) -> None:
         """Write a validation or test set, its source normalised like the training text."""
-        paths = copy or (self._path(text_set.source), self._path(text_set.target))
-        source, target = read_set(*paths)
+        pairs = [copy] if copy is not None else self._paths(text_set)
+        read = [read_set(*pair) for pair in pairs]
+        source, target = ([line for pair in read for line in pair[side]] for side in (0, 1))
         if text_set.lines is not None and len(source) != text_set.lines:
             logger.warning(
                 "%s: expected the %d lines of the official set, got %d; scores cannot be compared",
@@ -185,13 +194,24 @@ class Builder:
         normalize = make_normalizer(self.recipe.clean, self.recipe.source_language)
         outputs = self.layout.pair(text_set.name)
         for path, lines in zip(outputs, (map(normalize, source), target), strict=True):
-            with LineWriter(path) as writer:
-                for line in lines:
-                    writer.write(line)
+            write_lines(path, lines)
+        if text_set.tokenized_target:
+            tokenized = _lines(self._path(text_set.tokenized_target))
+            if len(tokenized) != len(target):
+                raise DataError(
+                    f"{text_set.tokenized_target}: expected the {len(target)} lines of "
+                    f"{text_set.name}, got {len(tokenized)}"
+                )
+            write_lines(self.layout.tokenized(text_set.name), tokenized)
+
+    def _paths(self, text_set: TextSet) -> list[tuple[Path, Path]]:
+        """The text files of a set, source and target."""
+        places = zip(text_set.source, text_set.target, strict=True)
+        return [(self._path(source), self._path(target)) for source, target in places]
 
     def _sacrebleu_copy(self, text_set: TextSet) -> tuple[Path, Path] | None:
         """The test set in SacreBLEU's cache, if it is there and the user brought no other."""
-        files = {*parse_place(text_set.source).files, *parse_place(text_set.target).files}
+        files = {name for text in text_set.raw_places for name in parse_place(text).files}
         if not text_set.sacrebleu or any(self._on_disk(self.files[name]) for name in files):
             return None
         folder = Path(os.environ.get("SACREBLEU") or "~/.sacrebleu").expanduser()
@@ -260,6 +280,8 @@ class Builder:
         settings = dataclasses.asdict(self.recipe)
         related = ("source_language", "target_language", "train", "validation", "test", "clean")
         settings = {name: settings[name] for name in related}
+        for name in ("validation", "test"):
+            settings[name] = as_before(settings[name])
         own = self._user_files() if self.provided is not None else []
         text = json.dumps([settings, own], sort_keys=True)
         return bytes_sha256(text.encode())
@@ -270,6 +292,15 @@ class Builder:
         return [states([path]) for path in paths if path is not None]
 
 
+def as_before(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a set in the form that earlier versions digested, where they had one."""
+    kept = {name: value for name, value in settings.items() if name != "tokenized_target" or value}
+    for side in ("source", "target"):
+        if len(kept[side]) == 1:
+            kept[side] = kept[side][0]
+    return kept
+
+
 def read_set(source: Path, target: Path) -> tuple[list[str], list[str]]:
     """The lines of both sides of a set, as many on either side."""
     if source.suffix == target.suffix == ".sgm":
@@ -278,6 +309,13 @@ def read_set(source: Path, target: Path) -> tuple[list[str], list[str]]:
     if len(left) != len(right):
         raise DataError(f"{source} has {len(left)} lines but {target} has {len(right)}")
     return left, right
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a text file."""
+    with LineWriter(path) as writer:
+        for line in lines:
+            writer.write(line)
 
 
 def _lines(path: Path) -> list[str]:

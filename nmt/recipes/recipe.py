@@ -62,13 +62,25 @@ class Corpus:
 
 @dataclass(frozen=True)
 class TextSet:
-    """A validation or test set; files in .sgm are unwrapped."""
+    """A validation or test set; .sgm is unwrapped, and several places follow each other."""
 
     name: str
-    source: str
-    target: str
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    tokenized_target: str = ""  # the reference as its publisher tokenised it, for tokenised BLEU
     lines: int | None = None  # of the official set
     sacrebleu: str = ""  # its name there: an offline copy of SacreBLEU's is used if there is one
+
+    @property
+    def raw_places(self) -> tuple[str, ...]:
+        """The places of source and target."""
+        return (*self.source, *self.target)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """All places of the set."""
+        tokenized = (self.tokenized_target,) if self.tokenized_target else ()
+        return (*self.raw_places, *tokenized)
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,7 @@ class Recipe:
     variant: str = "rela-g"  # what is run when no variant is named
     overrides: tuple[str, ...] = ()  # of the config, before those of the command line
     tokenized: bool = False  # the text is tokenised; translations are put together for SacreBLEU
+    split_hyphens: bool = False  # in tokenised BLEU, as in Stanford's release of WMT14
     clean: CleaningRules = CleaningRules()  # noqa: RUF009 (frozen)
     paper_pairs: int | None = None
     download_gigabytes: float = 0.0
@@ -136,7 +149,7 @@ def _check(recipe: Recipe, path: Path) -> None:
     known = {file.name for file in recipe.files}
     places = [place for corpus in recipe.train for place in corpus.places]
     for text_set in (recipe.validation, recipe.test):
-        places += [text_set.source, text_set.target]
+        places += text_set.places
     for text in places:
         place = parse_place(text)
         for name in place.files:
@@ -144,6 +157,9 @@ def _check(recipe: Recipe, path: Path) -> None:
                 raise ConfigError(f"{path}: {text!r}: no file {name!r} is listed")
         if place.member is not None:
             _check_path(place.member, f"{path}: {text!r}")
+    for text_set in (recipe.validation, recipe.test):
+        if len(text_set.source) != len(text_set.target):
+            raise ConfigError(f"{path}: {text_set.name!r}: expected as many targets as sources")
     for corpus in recipe.train:
         if bool(corpus.both) == bool(corpus.source and corpus.target):
             message = "expected source and target, or both"

@@ -156,28 +156,50 @@ def score(run: Run) -> None:
     _, reference = run.layout.pair(run.recipe.test.name)
     pair = "-".join(run.recipe.languages)
     output = run.results / "scores.json"
+    tokenized = tokenized_options(run)
 
     def work() -> None:
         raw = ["--hypothesis", str(run.hypothesis), "--reference", str(reference)]
-        language = run.recipe.target_language
-        tokenized = run.results / "tokenized"
-        tokenized.mkdir(exist_ok=True)
-        words = [tokenized / f"{run.recipe.test.name}.{side}" for side in ("ours", "reference")]
-        tokenize_file(run.hypothesis, words[0], language)
-        tokenize_file(reference, words[1], language)
-        split = ["--hypothesis", str(words[0]), "--reference", str(words[1]), "--metrics"]
+        make_tokenized(run, reference)
         scores = [
             *json_output("score", [*raw, "--language-pair", pair, "--json"]),
-            *json_output("score", [*split, "--tokenized-bleu", "--json"]),
+            *json_output("score", [*tokenized, "--json"]),
         ]
         with LineWriter(output) as writer:
             for line in json.dumps({"pair": pair, "scores": scores}, indent=2).split("\n"):
                 writer.write(line)
 
-    inputs = [file_digest(run.hypothesis), file_digest(reference)]
+    given = run.layout.tokenized(run.recipe.test.name)
+    inputs = [file_digest(run.hypothesis), file_digest(reference), file_digest(given), *tokenized]
     with_stamp(run, "score", inputs, [output], work)
     for entry in json.loads(output.read_bytes())["scores"]:
         print(f"{entry['metric']:<36}{entry['value']:8.2f}  {entry['signature']}")
+
+
+def tokenized_options(run: Run) -> list[str]:
+    """The options of nmt-score for BLEU on tokenised text."""
+    ours, reference = tokenized_pair(run)
+    files = ["--hypothesis", str(ours), "--reference", str(reference)]
+    hyphens = ["--split-hyphens"] if run.recipe.split_hyphens else []
+    return [*files, "--metrics", "--tokenized-bleu", *hyphens]
+
+
+def tokenized_pair(run: Run) -> tuple[Path, Path]:
+    """Our translation and the reference as tokenised text."""
+    test, recipe = run.recipe.test.name, run.recipe
+    ours, reference = (run.results / "tokenized" / f"{test}.{n}" for n in ("ours", "reference"))
+    if recipe.test.tokenized_target:  # in the form of the text that the model was trained on
+        reference = run.layout.tokenized(test)
+        ours = tokenized_path(run.hypothesis) if recipe.tokenized else ours
+    return ours, reference
+
+
+def make_tokenized(run: Run, reference: Path) -> None:
+    """Tokenise what there is only as raw text."""
+    for raw, path in zip((run.hypothesis, reference), tokenized_pair(run), strict=True):
+        if path.parent == run.results / "tokenized":
+            path.parent.mkdir(exist_ok=True)
+            tokenize_file(raw, path, run.recipe.target_language)
 
 
 def analyze(run: Run) -> None:

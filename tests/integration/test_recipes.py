@@ -124,12 +124,16 @@ def publish(recipe: Recipe) -> dict[str, bytes]:
 
 def set_texts(text_set: TextSet, languages: tuple[str, str], seed: int) -> dict[str, str]:
     texts = {}
-    for tag, place, language in zip(
+    for tag, places, language in zip(
         ("srcset", "refset"), (text_set.source, text_set.target), languages, strict=True
     ):
-        lines = sentences(language, 12, seed)
-        plain = "".join(f"{line}\n" for line in lines)
-        texts[place] = wrapped(lines, tag) if place.endswith(".sgm") else plain
+        for number, place in enumerate(places):
+            lines = sentences(language, 12, seed + 1000 * number)
+            plain = "".join(f"{line}\n" for line in lines)
+            texts[place] = wrapped(lines, tag) if place.endswith(".sgm") else plain
+    if text_set.tokenized_target:
+        tokenized = [line.replace(".", " .") for line in sentences(languages[1], 12, seed)]
+        texts[text_set.tokenized_target] = "".join(f"{line}\n" for line in tokenized)
     return texts
 
 
@@ -207,8 +211,9 @@ def test_data_from_the_server_to_prepared(served, tmp_path, capfd, name, toml):
     assert expected * 0.7 < len(train[0]) <= expected
     for text_set, seed in ((recipe.validation, 100), (recipe.test, 101)):
         reference = lines_of(world.data / f"{text_set.name}.{target}")
-        assert reference == sentences(target, 12, seed)
-        assert len(lines_of(world.data / f"{text_set.name}.{source}")) == 12
+        seeds = [seed + 1000 * number for number in range(len(text_set.source))]
+        assert reference == [line for each in seeds for line in sentences(target, 12, each)]
+        assert len(lines_of(world.data / f"{text_set.name}.{source}")) == len(reference)
     prepared = tmp_path / "runs" / world.task / "prepared" / "MANIFEST.json"
     assert json.loads(prepared.read_bytes())["about"]["corpora"]["train"]["pairs"] == len(train[0])
     assert not (world.data / "unpacked").exists()
@@ -252,6 +257,31 @@ def test_all_stages_and_each_only_once(served, tmp_path, capfd):
     output = capfd.readouterr()
     assert "done before" not in output.err
     assert output.out.startswith("BLEU")
+
+
+def test_tokenised_text_is_scored_against_the_tokenised_reference(served, tmp_path):
+    """As the authors do; no stage of training is needed to see it."""
+    world = World(tmp_path, "wmt14_en_de", served, toml="stanford")
+    assert world.run("softmax", "--recipe", "stanford", "--stage", "prepare") == 0
+    assert len(lines_of(world.data / "newstest2012-2013.en")) == 24
+    tokenized = lines_of(world.data / "newstest2014.tokenized.de")
+    assert tokenized[0].endswith(" .")
+    results = tmp_path / "runs/wmt14_en_de-stanford/01-softmax/results"
+    results.mkdir(parents=True)
+    raw = lines_of(world.data / "newstest2014.de")
+    (results / "newstest2014.de").write_text("".join(f"{line}\n" for line in raw))
+    (results / "newstest2014.de.tokenized").write_text("".join(f"{line}\n" for line in tokenized))
+
+    def score() -> dict[str, float]:
+        assert world.run("softmax", "--recipe", "stanford", "--stage", "score") == 0
+        entries = json.loads((results / "scores.json").read_bytes())["scores"]
+        return {entry["metric"]: entry["value"] for entry in entries}
+
+    name = "tokenized BLEU (multi-bleu.perl)"
+    assert score() == pytest.approx({"BLEU": 100, "chrF2": 100, "TER": 0, name: 100})
+    (results / "newstest2014.de.tokenized").write_text("das Haus .\n" * len(tokenized))
+    (results / "newstest2014.de").write_text("".join(f"{line}\n" for line in raw[::-1]))
+    assert score()[name] < 50
 
 
 def test_a_wrong_sum_is_exit_code_7(served, tmp_path, capfd):

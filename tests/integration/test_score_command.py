@@ -276,6 +276,18 @@ class TestOutput:
         )  # fmt: skip
         assert [entry["metric"] for entry in data["systems"][0]["scores"]] == [TOKENIZED_BLEU]
 
+    def test_hyphens_can_be_split(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        one = write(tmp_path / "one", ["das alte E-Mail Konto ist da ."])
+        two = write(tmp_path / "two", ["das alte E ##AT##-##AT## Mail Konto ist da ."])
+        arguments = ["--hypothesis", one, "--reference", two, "--metrics", "--tokenized-bleu"]
+        plain = run_json(capsys, *arguments)["systems"][0]["scores"][0]
+        split = run_json(capsys, *arguments, "--split-hyphens")["systems"][0]["scores"][0]
+        assert plain["value"] < 50
+        assert split["value"] == pytest.approx(100)
+        assert "hyphens split" in split["signature"]
+        message = refused(capsys, "--hypothesis", one, "--reference", two, "--split-hyphens")
+        assert "add --tokenized-bleu" in message
+
     def test_compressed_files(
         self, files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -3,6 +3,8 @@
 import math
 import os
 import random
+import shutil
+import subprocess
 
 import pytest
 import sacrebleu
@@ -20,6 +22,7 @@ from nmt.evaluation import (
     chrf,
     official_references,
     signs_of_tokenization,
+    split_hyphens,
     tokenized_bleu,
 )
 
@@ -193,6 +196,45 @@ class TestTokenizedBleu:
         assert "case:lc" in same.signature
         other = tokenized_bleu(["A B C D É"], ["a b c d é"], lowercase=True)
         assert other.details["precisions"][0] == pytest.approx(80)
+
+    @pytest.mark.parametrize(
+        ("line", "expected"),
+        [
+            ("a rich-text format", "a rich ##AT##-##AT## text format"),
+            ("E-Mail-Konto", "E ##AT##-##AT## Mail ##AT##-##AT## Konto"),
+            ("a-b-c", "a ##AT##-##AT## b-c"),  # the Perl expression takes the b only once
+            ("a-ü-c", "a ##AT##-##AT## ü ##AT##-##AT## c"),  # but a letter of two bytes twice
+            ("- a - b -", "- a - b -"),
+            ("Ost- und", "Ost- und"),
+            ("E ##AT##-##AT## Mail", "E ##AT##-##AT## Mail"),  # Stanford's own text
+            ("", ""),
+        ],
+    )
+    def test_hyphens_are_split_as_in_the_release_of_stanford(
+        self, line: str, expected: str
+    ) -> None:
+        assert split_hyphens(line) == expected
+
+    @pytest.mark.skipif(shutil.which("perl") is None, reason="needs perl")
+    def test_hyphens_are_split_like_the_usual_perl_expression(self) -> None:
+        generator = random.Random(7)
+        text = "".join(generator.choices("ab-ü –\u00a0\u2011.", k=5000))
+        lines = [line for line in text.split(" ") if line] + [text]
+        expression = "s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g"
+        done = subprocess.run(
+            ["perl", "-ple", expression], input="\n".join(lines).encode(), capture_output=True
+        )
+        assert [split_hyphens(line) for line in lines] == done.stdout.decode().split("\n")[:-1]
+
+    def test_split_hyphens_count_as_words(self) -> None:
+        hypothesis, reference = ["das alte E-Mail Konto"], ["das alte E-Post Konto"]
+        whole = tokenized_bleu(hypothesis, reference)
+        split = tokenized_bleu(hypothesis, reference, hyphens="split")
+        assert (whole.details["reference_length"], split.details["reference_length"]) == (4, 6)
+        by_hand = [split_hyphens(line) for line in (*hypothesis, *reference)]
+        assert split.value == tokenized_bleu(by_hand[:1], by_hand[1:]).value > 0 == whole.value
+        assert "hyphens split" in split.signature
+        assert "hyphens" not in whole.signature
 
     def test_cannot_be_mistaken_for_sacrebleu(self) -> None:
         score = tokenized_bleu(HYPOTHESIS, REFERENCE)

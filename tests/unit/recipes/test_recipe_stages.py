@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sacrebleu
 
 from nmt.config.loading import dump_config, load_config
 from nmt.errors import ConfigError
-from nmt.recipes.corpus import Layout
+from nmt.recipes.corpus import Builder, Layout
 from nmt.recipes.estimates import flops_per_token, training_hours
-from nmt.recipes.recipe import Place, load_recipe, parse_place
+from nmt.recipes.recipe import File, Place, load_recipe, parse_place
 from nmt.recipes.stages import FailedError, Run, batch_overrides, detokenize_file, execute
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,6 +29,66 @@ def test_shipped_recipes(path):
     assert (path.parent / "README.md").is_file()
     for file in recipe.files:
         assert all(url.startswith("https://") for url in file.urls)
+
+
+def test_text_that_earlier_versions_made_is_not_made_again():
+    """The digest of the settings is that of a version in which a set had one place per side."""
+    recipe = load_recipe(ROOT / "recipes/multi30k_en_de/recipe.toml")
+    builder = Builder(recipe, Layout(ROOT, ROOT, recipe.languages), None)
+    expected = "c92f1e7aca8cebe1f0de90aa1eeebfde30b87b3b74ee2c80619426c8291377de"
+    assert builder._settings() == expected
+
+
+def test_a_file_has_one_address_and_one_checksum_in_all_recipes():
+    seen: dict[str, File] = {}
+    for path in RECIPES:
+        recipe = load_recipe(path)
+        names = [file.name for file in recipe.files]
+        assert len(set(names)) == len(names), path
+        used = {name for each in recipe.train for text in each.places for name in files_of(text)}
+        for text_set in (recipe.validation, recipe.test):
+            used |= {name for text in text_set.places for name in files_of(text)}
+        assert used == set(names), path  # nothing is fetched for nothing
+        for file in recipe.files:
+            assert seen.setdefault(file.name, file) == file, path
+    addresses = [url for file in seen.values() for url in file.urls]
+    assert len(set(addresses)) == len(addresses)
+    for known in ("sha256", "md5"):
+        sums = [value for file in seen.values() if (value := getattr(file, known))]
+        assert len(set(sums)) == len(sums)
+
+
+def test_checksums_agree_with_those_that_sacrebleu_records():
+    recorded: dict[str, set[str]] = {}
+    for dataset in sacrebleu.DATASETS.values():
+        for url, md5 in zip(dataset.data or [], dataset.md5 or [], strict=False):
+            recorded.setdefault(bare(url), set()).add(md5)
+    compared = 0
+    for path in RECIPES:
+        for file in load_recipe(path).files:
+            for url in file.urls:
+                if bare(url) in recorded:
+                    assert file.md5 in recorded[bare(url)], f"{path}: {url}"
+                    compared += 1
+    assert compared >= 10
+
+
+def bare(url: str) -> str:
+    return url.partition("://")[2].removeprefix("www.")
+
+
+def files_of(place: str) -> tuple[str, ...]:
+    return parse_place(place).files
+
+
+def test_as_many_targets_as_sources(tmp_path):
+    text = (ROOT / "recipes/multi30k_en_de/recipe.toml").read_text(encoding="utf-8")
+    old = 'source = "multi30k/val.en.gz"'
+    assert old in text
+    new = 'source = ["multi30k/val.en.gz", "multi30k/val.en.gz"]'
+    (tmp_path / "recipe.toml").write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(ConfigError, match="'val': expected as many targets as sources"):
+        load_recipe(tmp_path / "recipe.toml")
 
 
 def test_places():
