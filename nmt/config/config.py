@@ -203,6 +203,9 @@ class ModelConfig:
     feed_forward_dropout: Probability = 0.0  # inside the feed-forward sublayer
     norm: Literal["post", "pre"] = "post"
     tie_embeddings: Literal["none", "target", "all"] = "target"
+    # uniform_unit_scaling is what the authors of ReLA use: it draws query, key and value of
+    # self-attention as one matrix of D x 3D, so that they start smaller by sqrt(2)
+    initializer: Literal["xavier", "uniform_unit_scaling"] = "xavier"
     attention: AttentionTypesConfig = AttentionTypesConfig()
 
 

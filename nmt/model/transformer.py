@@ -68,7 +68,8 @@ class Transformer(nn.Module):
     def reset_parameters(self) -> None:
         """Draw embeddings from N(0, 1/D), projections from Xavier's uniform; biases are 0.
 
-        A fused projection is drawn block by block, as the separate matrices it stands for. What
+        A fused projection is drawn block by block, as the separate matrices it stands for; with
+        `initializer: uniform_unit_scaling` that of self-attention is drawn as one matrix. What
         belongs to an attention kind (gains, gates, alphas, thresholds) draws itself.
         """
         if self.target_embedding.is_meta:
@@ -82,11 +83,12 @@ class Transformer(nn.Module):
                 nn.init.zeros_(module.bias)
                 nn.init.xavier_uniform_(module.weight)
         for attention in self.attentions().values():
-            fused = (
-                attention.query_key_value
-                if isinstance(attention, SelfAttention)
-                else attention.key_value
-            )
+            if not isinstance(attention, SelfAttention):
+                fused = attention.key_value
+            elif self.config.initializer == "xavier":
+                fused = attention.query_key_value
+            else:
+                continue
             for block in fused.weight.detach().view(-1, dim, dim):
                 nn.init.xavier_uniform_(block)
 

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from nmt.config.config import AttentionConfig, AttentionTypesConfig, ModelConfig
 from nmt.errors import ConfigError
+from nmt.model.attention import SelfAttention
 from nmt.model.observe import Site, learned_parameters, observe_attention
 from nmt.model.summary import summarize
 from nmt.model.transformer import Transformer
@@ -51,6 +53,38 @@ def test_the_summary_counts_every_part() -> None:
     assert summary.total == sum(parameter.numel() for parameter in model.parameters())
     assert "tied to the target embeddings" in str(summary)
     assert f"{summary.total:,}" in str(summary)
+
+
+@pytest.mark.parametrize(("initializer", "smaller"), [("xavier", 1), ("uniform_unit_scaling", 2)])
+def test_projections_start_with_the_bounds_of_their_initializer(
+    initializer: Literal["xavier", "uniform_unit_scaling"], smaller: int
+) -> None:
+    """Variance scaling by the mean of inputs and outputs, of D x D or of D x 3D in one matrix."""
+    torch.manual_seed(3)
+    config = ModelConfig(dim=64, heads=4, feed_forward_dim=128, initializer=initializer)
+    model = Transformer(config, source_vocabulary_size=500, target_vocabulary_size=400)
+    wide, narrow = math.sqrt(6 / 128), math.sqrt(6 / 192)
+    for attention in model.attentions().values():
+        if isinstance(attention, SelfAttention):
+            expected, fused = wide / math.sqrt(smaller), attention.query_key_value
+        else:
+            expected, fused = wide, attention.key_value
+            assert_uniform(attention.query.weight, wide)
+        for block in fused.weight.view(-1, 64, 64):
+            assert_uniform(block, expected)
+        assert_uniform(attention.output.weight, wide)
+    for name, weight in model.named_parameters():
+        if weight.shape in ((128, 64), (64, 128)) and "feed_forward" in name:
+            assert_uniform(weight, narrow)
+        if name.endswith(".bias"):
+            assert not weight.any()
+    for table in (model.source_embedding, model.output_weight):
+        assert table.std().item() == pytest.approx(64**-0.5, rel=0.02)
+
+
+def assert_uniform(weight: Tensor, bound: float) -> None:
+    assert bound * 0.99 < weight.abs().max().item() <= bound
+    assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
 
 
 @pytest.mark.parametrize("tie", ["none", "target", "all"])

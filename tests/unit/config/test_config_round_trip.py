@@ -129,6 +129,7 @@ models = st.builds(
     attention_dropout=fraction,
     norm=st.sampled_from(["post", "pre"]),
     tie_embeddings=st.sampled_from(["none", "target", "all"]),
+    initializer=st.sampled_from(["xavier", "uniform_unit_scaling"]),
     attention=st.builds(
         AttentionTypesConfig,
         *[sublayers()] * 3,
