@@ -101,11 +101,6 @@ def refuses_native(logits: Tensor) -> str | None:
     return native_refusal(logits)
 
 
-def normalize_example(device: torch.device) -> Call:
-    """Two hypotheses and a vocabulary of 8 words."""
-    return (torch.ones(1, 2, 8, device=device),), {}
-
-
 normalize = Operation(
     "normalizer of logits",
     normalize_reference,
@@ -118,7 +113,7 @@ normalize = Operation(
         ),
         Implementation("torch", "blocks of exponentials", without_maximum(sum_rows_torch)),
     ],
-    example=normalize_example,
+    example=lambda device: ((torch.ones(1, 2, 8, device=device),), {}),
     gradients=False,
 )
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.ops.backend import Call, Implementation, Operation
+from nmt.ops.backend import Implementation, Operation
 
 LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
 SPARE_WORDS = 4  # of 64 bits: kernels read whole vectors
@@ -86,14 +86,9 @@ def torch_refusal(x: Tensor, *_rest: object) -> str | None:
     return "on a CPU its random numbers take seven times as long to draw"
 
 
-def example(device: torch.device) -> Call:
-    """A few numbers."""
-    return (torch.ones(4, device=device), 0.1), {}
-
-
 dropout = Operation(
     "dropout",
     dropout_reference,
     [Implementation("torch", "torch's dropout", dropout_torch, accepts=torch_refusal)],
-    example=example,
+    example=lambda device: ((torch.ones(4, device=device), 0.1), {}),
 )

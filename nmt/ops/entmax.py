@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from nmt.ops import cuda
-from nmt.ops.backend import Call, Implementation, Operation
+from nmt.ops.backend import Implementation, Operation
 
 Beta = Tensor | float  # in (0, 1]; a tensor broadcasts to the scores, one value per row
 
@@ -299,14 +299,9 @@ def entmax_reference(scores: Tensor, visible: Tensor | None, beta: Beta) -> Tens
     return weights
 
 
-def example(device: torch.device) -> Call:
-    """1.5-entmax of 4 scores."""
-    return (torch.ones(1, 1, 1, 4, device=device), None, 0.5), {}
-
-
 entmax = Operation(
     "entmax",
     entmax_reference,
     [Implementation("triton", "kernel in Triton", cuda.entmax, accepts=cuda.refuses_entmax)],
-    example=example,
+    example=lambda device: ((torch.ones(1, 1, 1, 4, device=device), None, 0.5), {}),
 )
