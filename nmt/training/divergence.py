@@ -44,8 +44,31 @@ class LossBounds:
     frequency: float  # of a model that knows nothing but how frequent each token is
 
 
+class Arrival:
+    """A result whose flag is on its way to the host, behind the update that makes it.
+
+    Asking for the number itself would wait for all that was launched since then.
+    """
+
+    def __init__(self, result: UpdateResult) -> None:
+        self.result = result
+        self.flag = result.bad.to("cpu", non_blocking=True)  # to pinned memory
+        self.event = torch.cuda.Event() if result.bad.is_cuda else None  # type: ignore[no-untyped-call]
+        if self.event is not None:
+            self.event.record()
+
+    def is_bad(self) -> bool:
+        """Whether the update was skipped; waits until its flag has arrived, and no longer."""
+        if self.event is not None:
+            self.event.synchronize()
+        return bool(self.flag)
+
+
 class Watch:
-    """Looks at each update's result, on a GPU one update late so that nobody waits for it."""
+    """Looks at each update's result, on a GPU one update late so that nobody waits for it.
+
+    With float16 it waits, because the scale of the next update depends on this one.
+    """
 
     def __init__(
         self,
@@ -63,11 +86,11 @@ class Watch:
         self.scaled = precision == "float16"
         self.device = next(loss.parameters()).device
         self.lag = 1 if self.device.type == "cuda" and not self.scaled else 0
-        self.pending: deque[UpdateResult] = deque()
+        self.pending: deque[Arrival] = deque()
 
     def take(self, result: UpdateResult) -> None:
         """Remember a result; look at those that are old enough."""
-        self.pending.append(result)
+        self.pending.append(Arrival(result))
         while len(self.pending) > self.lag:
             self.look(self.pending.popleft())
 
@@ -76,10 +99,10 @@ class Watch:
         while self.pending:
             self.look(self.pending.popleft())
 
-    def look(self, result: UpdateResult) -> None:
+    def look(self, arrival: Arrival) -> None:
         """Count an update that was skipped; too many in a row end the run."""
-        state = self.state
-        bad = bool(result.bad)
+        state, result = self.state, arrival.result
+        bad = arrival.is_bad()
         if self.scaled:
             grow_or_shrink_scale(state, overflow=bad)
             if state.loss_scale < SMALLEST_LOSS_SCALE:

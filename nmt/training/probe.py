@@ -1,6 +1,8 @@
-"""A look ahead before the first update: does everything run, and does the largest batch fit?"""
+"""A look ahead before the first update: does everything run, and do the largest batches fit?"""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -13,20 +15,28 @@ from nmt.training.update import Updater, is_out_of_memory, loss_inputs
 
 logger = logging.getLogger(__name__)
 
+# Numbers per position and layer, in model widths, that a forward pass keeps for the backward pass:
+# of a source position those of an encoder layer and the keys and values of cross-attention.
+KEPT_PER_SOURCE_POSITION = 18
+KEPT_PER_TARGET_POSITION = 23
+
 
 def probe(
     updater: Updater, config: Config, *, train: EncodedCorpus, validation: list[Batch]
 ) -> None:
-    """Run two validation batches and the largest training batch; leave no trace in the weights."""
+    """Run two validation batches and the training batches that need most memory.
+
+    Weights, optimizer and random state are left as they were.
+    """
     with torch.no_grad():
         for batch in validation[:2]:
             updater.loss(*loss_inputs(batch, updater.device))
     batch_tokens = config.train.batch_tokens
-    if fits(updater, largest_batch(train, batch_tokens)):
+    if fits(updater, train, batch_tokens):
         return
     while batch_tokens > 16:
         batch_tokens //= 2
-        if fits(updater, largest_batch(train, batch_tokens)):
+        if fits(updater, train, batch_tokens):
             raise ConfigError(
                 f"the largest batch of train.batch_tokens={config.train.batch_tokens} does not fit "
                 f"into the memory of {updater.device}; {batch_tokens} fits: set that, and raise "
@@ -35,21 +45,35 @@ def probe(
     raise ConfigError(f"not even a batch of {batch_tokens} tokens fits into {updater.device}")
 
 
-def largest_batch(corpus: EncodedCorpus, batch_tokens: int) -> Batch:
-    """The batch of the first epoch with most padded positions, source and target together."""
+def largest_batches(corpus: EncodedCorpus, batch_tokens: int) -> list[Batch]:
+    """The batches of the first epoch that need most memory.
+
+    That is the one with most activations, and the one with most scores, which some implementations
+    of attention write to memory; often it is the same.
+    """
     source, target = corpus.source_lengths, corpus.target_lengths
     plan = plan_epoch(source, target, batch_tokens=batch_tokens, seed=0, epoch=0)
-    largest = max(plan, key=lambda rows: len(rows) * int(source[rows].max() + target[rows].max()))
-    return make_batch(corpus, largest)
+    activations, scores = [], []
+    for rows in plan:
+        s, t = int(source[rows].max()), int(target[rows].max())
+        kept = KEPT_PER_SOURCE_POSITION * s + KEPT_PER_TARGET_POSITION * t
+        activations.append(len(rows) * kept)
+        scores.append(len(rows) * (s * s + s * t + t * t))
+    largest = {costs.index(max(costs)) for costs in (activations, scores)}
+    return [make_batch(corpus, plan[position]) for position in sorted(largest)]
 
 
-def fits(updater: Updater, batch: Batch) -> bool:
-    """Whether a forward and backward pass has enough memory."""
+def fits(updater: Updater, corpus: EncodedCorpus, batch_tokens: int) -> bool:
+    """Whether forward and backward passes have enough memory beside the state of the optimizer."""
     loss: TranslationLoss = updater.loss
+    parameters = [p for p in loss.parameters() if p.requires_grad]
+    devices = [updater.device] if updater.device.type == "cuda" else []
     try:
-        with updater.autocast():
-            value, _ = loss(*loss_inputs(batch, updater.device))
-        torch.autograd.grad(value, [p for p in loss.parameters() if p.requires_grad])
+        with torch.random.fork_rng(devices=devices), optimizer_state(updater):
+            for batch in largest_batches(corpus, batch_tokens):
+                with updater.autocast():
+                    value, _ = loss(*loss_inputs(batch, updater.device))
+                torch.autograd.grad(value, parameters)
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             return False
@@ -58,3 +82,21 @@ def fits(updater: Updater, batch: Batch) -> bool:
         if updater.device.type == "cuda":
             torch.cuda.empty_cache()
     return True
+
+
+@contextmanager
+def optimizer_state(updater: Updater) -> Iterator[None]:
+    """A context in which the optimizer has the memory that its first step takes."""
+    optimizer = updater.optimizer
+    assert not optimizer.state, "the run has begun"
+    try:
+        for parameter in updater.loss.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.found_inf = torch.ones((), device=updater.device)  # type: ignore[attr-defined]
+        optimizer.grad_scale = None  # type: ignore[attr-defined]
+        optimizer.step()  # which changes nothing but to allocate its state
+        optimizer.zero_grad(set_to_none=True)
+        yield
+    finally:
+        optimizer.zero_grad(set_to_none=True)
+        optimizer.state.clear()

@@ -28,6 +28,7 @@ from nmt.ops.attention_call import AttentionCall  # noqa: E402
 from nmt.ops.backend import force_backend  # noqa: E402
 from nmt.ops.score_mappings import Softmax  # noqa: E402
 from nmt.training.distributed import Processes  # noqa: E402
+from nmt.training.divergence import LossBounds, Watch  # noqa: E402
 from nmt.training.loss import TranslationLoss  # noqa: E402
 from nmt.training.precision import with_precision  # noqa: E402
 from nmt.training.state import TrainingState  # noqa: E402
@@ -56,6 +57,17 @@ class Calls(TorchDispatchMode):
         if name == "bmm":
             self.product_types.append(str(result.dtype).removeprefix("torch."))
         return result
+
+
+class RecorderWithHost(Recorder):
+    """A recorder for which numbers in host memory are 0 and cost no wait."""
+
+    def __torch_dispatch__(  # type: ignore[override]
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default and not args[0].is_cuda:
+            return 0.0
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def product_types() -> list[str]:
@@ -107,6 +119,7 @@ def update_facts(config: Config) -> dict[str, Any]:
         with Calls() as calls, Recorder() as recorder:
             for update in updates[1:]:
                 updater.run(update, state)
+        watched = watch_facts(updater, updates)
         batch = updates[0].batches[0]
         with torch.inference_mode(), Calls() as validation, updater.autocast():
             updater.loss(*loss_inputs(batch, GPU))
@@ -114,7 +127,32 @@ def update_facts(config: Config) -> dict[str, Any]:
         "copies": calls.names.count("copy to the device"),
         "index_put": sum("index_put" in name for name in calls.names),
         "synchronisations": dict(recorder.synchronisations),
+        "watch": watched,
         "validation_products": validation.names.count("mm"),
+    }
+
+
+def watch_facts(updater: Updater, updates: list[Update]) -> dict[str, Any]:
+    """What the watch over updates waits for, before the last one is asked for."""
+    state = TrainingState()
+    watch = Watch(
+        updater.loss,
+        state,
+        precision=updater.config.train.precision,
+        warmup=10,
+        loss_bounds=lambda: LossBounds(1.0, 5.0),
+    )
+    device.Event.waits.clear()
+    with RecorderWithHost() as recorder:
+        for update in updates:
+            watch.take(updater.run(update, state))
+            state.update += 1
+        waits = list(device.Event.waits)
+        watch.flush()
+    return {
+        "waits": waits,
+        "waits_of_flush": device.Event.waits[len(waits) :],
+        "synchronisations": dict(recorder.synchronisations),
     }
 
 

@@ -9,7 +9,21 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+
+class Event:
+    """A torch.cuda.Event that remembers how many were recorded before each wait."""
+
+    recorded = 0
+    waits: ClassVar[list[int]] = []  # of each wait, how many events were recorded after that one
+
+    def record(self) -> None:
+        Event.recorded += 1
+        self.number = Event.recorded
+
+    def synchronize(self) -> None:
+        Event.waits.append(Event.recorded - self.number)
 
 
 def build(directory: Path) -> Path:
@@ -38,6 +52,7 @@ def load(directory: Path) -> None:
     torch.cuda.get_device_capability = lambda *_arguments: (8, 0)
     torch.cuda.device_count = lambda: 1
     torch.cuda.current_device = lambda: 0
+    torch.cuda.Event = Event
     torch.cuda.synchronize = lambda *_arguments: None
     torch.amp.grad_scaler.amp_definitely_not_available = lambda: False
     torch.Tensor.pin_memory = lambda self, *_arguments: self

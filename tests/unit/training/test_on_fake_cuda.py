@@ -50,3 +50,11 @@ def test_target_positions_are_taken_without_a_sort(facts: dict[str, Any]) -> Non
 def test_validation_computes_no_gradients_of_the_loss(facts: dict[str, Any]) -> None:
     """One product, for the logits; the gradients would take two more."""
     assert facts["update"]["validation_products"] == 1
+
+
+def test_the_watch_waits_for_no_update_just_launched(facts: dict[str, Any]) -> None:
+    """Of three updates two are looked at, each after the next was launched; a flush takes all."""
+    watch = facts["update"]["watch"]
+    assert watch["waits"] == [1, 1]
+    assert watch["waits_of_flush"] == [0]
+    assert watch["synchronisations"] == {}
