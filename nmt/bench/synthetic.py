@@ -61,6 +61,7 @@ def synthetic_config(shapes: Shapes, *, precision: str = "float32") -> Config:
             batch_tokens=shapes.batch_tokens,
             accumulate=1,
             precision=precision,  # type: ignore[arg-type]
+            compile=False,
         ),
     )
 

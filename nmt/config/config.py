@@ -241,7 +241,7 @@ class TrainConfig:
     label_smoothing: Probability = 0.1
     clip_norm: NonNegativeFloat = 0.0  # 0: no clipping
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: bfloat16 on GPUs
-    compile: bool = False  # torch.compile; faster on GPUs
+    compile: bool | Literal["auto"] = "auto"  # torch.compile; auto: on GPUs
     ema: Probability = 0.0  # decay of the moving average of the weights; 0: none
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: NonNegativeProcesses = 0  # CPU threads; 0: torch chooses

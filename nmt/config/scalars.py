@@ -27,7 +27,9 @@ FALSE_WORDS = frozenset({"false", "no", "off", "n"})
 
 
 class MismatchError(Exception):
-    """A value that is not of the expected type."""
+    """A value that is not of the expected type, and a hint how to write it."""
+
+    hint = ""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,9 @@ def read_scalar(scalar: Scalar, annotation: Any) -> Any:
 
 def mismatch(node: Node, annotation: Any, hint: str = "") -> MismatchError:
     """The error with the expected type and the value found."""
-    return MismatchError(f"expected {describe(annotation)}, got {show(node)}{hint}")
+    error = MismatchError(f"expected {describe(annotation)}, got {show(node)}{hint}")
+    error.hint = hint
+    return error
 
 
 def _read_union(scalar: Scalar, annotation: Any) -> Any:
@@ -135,8 +139,7 @@ def _read_union(scalar: Scalar, annotation: Any) -> Any:
             errors.append(error)
     if len(errors) == 1:
         raise errors[0]
-    guess = nearest(scalar.text, choices)
-    raise mismatch(scalar, annotation, f"; did you mean {guess!r}?" if guess else "")
+    raise mismatch(scalar, annotation, next((e.hint for e in errors if e.hint), ""))
 
 
 def _read_limited(scalar: Scalar, annotation: Any) -> Any:

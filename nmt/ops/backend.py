@@ -111,7 +111,8 @@ class Operation(Generic[Arguments, Result]):
             chosen = self.pick(*args, **kwargs)
         if chosen is None:
             raise UserError(self.explain_failure(*args, **kwargs))
-        if (self.name, chosen.name) not in _logged and not torch.compiler.is_compiling():
+        # Asked first, so that no graph depends on what has been logged.
+        if not torch.compiler.is_compiling() and (self.name, chosen.name) not in _logged:
             self.log(chosen, *args, **kwargs)
         return chosen
 

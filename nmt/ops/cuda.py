@@ -19,16 +19,12 @@ LARGEST_ROW = 1 << 14  # numbers of a row that one program holds
 TRITON_FROM = (7, 0)  # the compute capability of Volta; Triton compiles for no older card
 
 
-@cache
-def missing_triton() -> Costly | None:
-    """Why there are no Triton kernels in this process, or None."""
-    if importlib.util.find_spec("triton") is not None:
-        return None
-    return Costly(
-        "Triton is not installed: sparse attention writes its scores to memory, which takes up to "
-        "1.5 times as long in training and memory quadratic in length; install the triton that "
-        "belongs to this torch"
-    )
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+MISSING_TRITON = Costly(
+    "Triton is not installed: sparse attention writes its scores to memory, which takes up to 1.5 "
+    "times as long in training and memory quadratic in length; install the triton that belongs to "
+    "this torch"
+)
 
 
 @cache
@@ -56,7 +52,7 @@ def triton_refusal(*tensors: Tensor | None) -> str | None:
             return f"expected float32, bfloat16 or float16, got {tensor.dtype}"
         if not interpreted and not compiling and (reason := old_card(tensor.device.index)):
             return reason
-    return missing_triton()
+    return None if HAS_TRITON else MISSING_TRITON
 
 
 def draw_seed(rate: float, device: torch.device) -> Tensor | None:

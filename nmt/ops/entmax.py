@@ -137,7 +137,8 @@ def choose_mapping(like: Tensor, beta: Beta) -> RowMapping:
 def make_buffer(like: Tensor, fill: float) -> tuple[Tensor, Tensor]:
     """A buffer with rows of a multiple of ROW_STEP, and its first K columns; the rest is `fill`."""
     keys = like.shape[-1]
-    if keys % ROW_STEP == 0 or torch.compiler.is_compiling():
+    # A graph that asked for the number of keys first would hold for some numbers only.
+    if torch.compiler.is_compiling() or keys % ROW_STEP == 0:
         whole = torch.empty_like(like)
         return whole, whole
     padded = keys + -keys % ROW_STEP

@@ -1,10 +1,12 @@
-"""Training with torch.compile: one graph for all shapes of batches, made in the first update.
+"""Training with torch.compile: one graph for all shapes of batches, made before the first update.
 
 Only forward passes of training are compiled. Validation, observers, decoding and the look ahead at
 memory go through the model itself, so that none of them ever has to wait for a compiler.
 """
 
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
@@ -12,12 +14,21 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
 
+from nmt.config.config import Config
 from nmt.errors import ConfigError
 from nmt.model.transformer import Transformer
+from nmt.ops.environment import requested_backend
+from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
+
+logger = logging.getLogger(__name__)
 
 BACKEND = "inductor"
 FIRST_SHAPE = (64, 31, 29)  # sentences, source and target positions of an ordinary batch
+# Kernels in Triton are built for multiples of 16 and for other sizes, and by the length of tiles.
+LATER_SHAPES = ((16, 32, 48), (3, 65, 63), (2, 128, 144))
+LONGEST_IN_WARM_UP = 512
+SECONDS_TO_COMPILE = 1800.0  # that processes wait for the one whose compiler is the slowest
 
 
 class CompiledModel(nn.Module):
@@ -33,6 +44,7 @@ class CompiledModel(nn.Module):
         for side in (model.source_input, model.target_input):
             side.positions(longest)
         self.model = model
+        self.longest = longest
         self.compiled_forward = torch.compile(model.forward, backend=BACKEND)
         self.is_compiled = False
 
@@ -44,8 +56,7 @@ class CompiledModel(nn.Module):
     def forward(self, source: Tensor, source_visible: Tensor, target_input: Tensor) -> Tensor:
         """Hidden states [B, T, D] as of the model."""
         if not self.is_compiled:
-            self.compile_for(source.device)
-            self.is_compiled = True
+            self.warm_up(source.device)
         rows = len(source)
         inputs = (source, source_visible, target_input)
         if rows == 1:
@@ -59,18 +70,59 @@ class CompiledModel(nn.Module):
         hidden: Tensor = self.compiled_forward(*inputs)
         return hidden
 
-    def compile_for(self, device: torch.device) -> None:
-        """Let the compiler see a batch that is the same in every run.
+    def warm_up(self, device: torch.device) -> None:
+        """Let the compiler see batches that are the same in every run.
 
         It chooses loops by the sizes it sees first, and with them the order in which numbers are
-        added: a run that is resumed would else differ in its last bits.
+        added: a run that is resumed would else differ in its last bits. The later ones make what
+        is made for each size, so that no update waits for it.
         """
-        sentences, source_length, target_length = FIRST_SHAPE
-        source = torch.zeros(sentences, source_length, dtype=torch.int64, device=device)
-        target = torch.zeros(sentences, target_length, dtype=torch.int64, device=device)
-        with torch.random.fork_rng():
-            hidden = self.run(source, torch.ones_like(source, dtype=torch.bool), target)
-            torch.autograd.grad(hidden.sum(), list(self.parameters()), allow_unused=True)
+        self.is_compiled = True
+        requested_backend()  # read from the environment once, before there is a graph
+        longest = min(self.longest, LONGEST_IN_WARM_UP)
+        shapes = (FIRST_SHAPE, *LATER_SHAPES, (2, longest, longest))
+        parameters = list(self.parameters())
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            for sentences, source_length, target_length in shapes:
+                source = torch.zeros(sentences, source_length, dtype=torch.int64, device=device)
+                target = torch.zeros(sentences, target_length, dtype=torch.int64, device=device)
+                hidden = self.run(source, torch.ones_like(source, dtype=torch.bool), target)
+                torch.autograd.grad(hidden.sum(), parameters, allow_unused=True)
+
+
+def training_module(
+    loss: TranslationLoss,
+    config: Config,
+    processes: Processes,
+    autocast: Callable[[], torch.autocast],
+) -> TranslationLoss:
+    """What training calls: the loss by a compiled model, or the loss itself.
+
+    With `train.compile: auto` that is a compiled model on GPUs, and a failure to compile is a
+    warning. All processes do the same.
+    """
+    wanted = config.train.compile
+    if wanted is False or (wanted == "auto" and processes.device.type != "cuda"):
+        return loss
+    logger.info("compiling the model (train.compile); this can take minutes")
+    started = time.monotonic()
+    problem = None
+    try:
+        with compiler_errors(), autocast():
+            compiled = compiled_loss(loss, longest=config.data.max_length + 1)
+            cast(CompiledModel, compiled.model).warm_up(processes.device)
+    except (ConfigError, RuntimeError, OSError) as error:
+        problem = str(error).strip().split("\n", maxsplit=1)[0]
+    processes.wait_for_all(SECONDS_TO_COMPILE)
+    if not processes.maximum(int(problem is not None)):
+        logger.info("compiled in %.0f seconds", time.monotonic() - started)
+        return compiled
+    problem = problem or "train.compile: another process could not compile the model"
+    if wanted is True:
+        raise ConfigError(problem)
+    logger.warning("training without torch.compile, which is slower: %s", problem)
+    return loss
 
 
 def compiled_loss(loss: TranslationLoss, *, longest: int) -> TranslationLoss:

@@ -73,6 +73,12 @@ class Processes:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control)
         return [int(value) for value in tensor]
 
+    def wait_for_all(self, seconds: float) -> None:
+        """Wait until every process has come here, for longer than a message may take."""
+        if self.size > 1:
+            with lost_processes():
+                dist.monitored_barrier(self.control, timeout=timedelta(seconds=seconds))
+
     def gather(self, value: Any) -> list[Any]:
         """Everybody's `value` (JSON), in the order of ranks."""
         if self.size == 1:

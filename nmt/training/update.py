@@ -13,7 +13,7 @@ from nmt.config.config import Config
 from nmt.data.batching import Batch, Update
 from nmt.data.loss_inputs import LossInputs
 from nmt.errors import ConfigError
-from nmt.training.compilation import compiled_loss, compiler_errors
+from nmt.training.compilation import compiler_errors, training_module
 from nmt.training.distributed import Processes, data_parallel
 from nmt.training.loss import TranslationLoss
 from nmt.training.precision import AUTOCAST
@@ -56,9 +56,8 @@ class Updater:
             fused=True,
         )
         self.average = Average(loss.model, decay=train.ema) if train.ema else None
-        self.module: nn.Module = loss  # what training calls; all else goes through `loss`
-        if train.compile:
-            self.module = compiled_loss(loss, longest=config.data.max_length + 1)
+        # What training calls; all else goes through `loss`.
+        self.module: nn.Module = training_module(loss, config, processes, self.autocast)
         if processes.size > 1:
             self.module = data_parallel(self.module, self.device)
 

@@ -9,7 +9,12 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
+
+PROPERTIES = SimpleNamespace(
+    name="A100", major=8, minor=0, total_memory=40 << 30, multi_processor_count=108
+)
 
 
 class Event:
@@ -52,6 +57,10 @@ def load(directory: Path) -> None:
     torch.cuda.get_device_capability = lambda *_arguments: (8, 0)
     torch.cuda.device_count = lambda: 1
     torch.cuda.current_device = lambda: 0
+    torch.cuda.get_device_properties = lambda *_arguments: PROPERTIES
+    torch.cuda.get_rng_state = lambda *_arguments: None
+    torch.cuda.set_rng_state = lambda *_arguments: None
+    torch.accelerator.is_available = lambda: False  # dynamo would ask it for a stream
     torch.cuda.Event = Event
     torch.cuda.synchronize = lambda *_arguments: None
     torch.amp.grad_scaler.amp_definitely_not_available = lambda: False

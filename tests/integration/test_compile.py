@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,19 @@ from torch._dynamo.utils import counters
 
 from nmt.cli import train
 from nmt.config.config import AttentionConfig, ModelConfig
+from nmt.config.loading import load_config
+from nmt.data.batching import Update
 from nmt.errors import ConfigError
 from nmt.model.transformer import Transformer
 from nmt.training import compilation
+from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
+from nmt.training.state import TrainingState
+from nmt.training.update import Updater, UpdateResult
 
 # (sentences, source length, target length): all equal at first, and batches of one sentence.
 SHAPES = [(4, 4, 4), (1, 9, 5), (5, 4, 7), (2, 2, 2), (30, 31, 29), (3, 200, 11), (1, 6, 257)]
+SHAPES += [(2, 32, 64), (32, 32, 32)]
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +78,19 @@ def batch(sentences: int, source_length: int, target_length: int) -> tuple[torch
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("kind", ["softmax", "rela-g"])
-def test_one_graph_serves_every_shape(kind: str) -> None:
-    loss = small_loss(kind)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("softmax", {}),
+        ("rela-g", {}),
+        ("sparsemax", {}),
+        ("entmax15", {}),
+        ("entmax", {"alpha": "learned"}),
+    ],
+)
+def test_one_graph_serves_every_shape(kind: str, options: dict[str, Any]) -> None:
+    """Also numbers of keys that are a multiple of 32 and others."""
+    loss = small_loss(kind, **options)
     compiled = compilation.compiled_loss(loss, longest=257)
     parameters = list(loss.parameters())
     for shape in SHAPES:
@@ -139,6 +157,55 @@ def test_a_compiler_that_fails_is_told_in_a_line(
     message = capfd.readouterr().err
     assert "no compiler here" in message
     assert "compile: false" in message
+
+
+@pytest.mark.usefixtures("traced")
+def test_all_graphs_are_made_before_the_first_update(tmp_path: Path) -> None:
+    """In the precision of the run, and what is logged or validated later changes nothing."""
+    config = tiny_config(tmp_path, compile=True, precision="bfloat16")
+    seen = []
+
+    class Watched(Updater):
+        def run(self, update: Update, state: TrainingState) -> UpdateResult:
+            seen.append(counters["stats"]["unique_graphs"])
+            return super().run(update, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nmt.training.run.Updater", Watched)
+        assert train.main(["--config", str(write_run(tmp_path, config))]) == 0
+    assert seen == [1] * 24
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_compiler_that_fails_is_a_warning_where_it_was_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """`auto` on a GPU: told with the reason, and the run goes on without."""
+
+    def broken(_graph: Any, _inputs: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(compilation, "BACKEND", broken)
+    loss = small_loss("rela-g")
+    on_cpu = Processes(0, 1, torch.device("cpu"), None)
+    config = load_config(write_run(tmp_path, tiny_config(tmp_path)))
+    assert compilation.training_module(loss, config, on_cpu, nullcontext) is loss
+    assert not caplog.records
+    # A model on the CPU stands in for one on a GPU: the compiler fails before it matters.
+    on_gpu = Processes(0, 1, torch.device("cuda", 0), None)
+    monkeypatch.setattr(torch, "zeros", partial(on_the_cpu, torch.zeros))
+    monkeypatch.setattr(torch.random, "fork_rng", lambda **_options: nullcontext())
+    assert compilation.training_module(loss, config, on_gpu, nullcontext) is loss
+    assert "training without torch.compile, which is slower" in caplog.text
+    assert "no compiler here" in caplog.text
+
+
+def on_the_cpu(zeros: Any, *sizes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """torch.zeros in host memory, whatever device is asked for."""
+    del device
+    result: torch.Tensor = zeros(*sizes, dtype=dtype)
+    return result
 
 
 def start(config: Path, **environment: str) -> subprocess.Popen[str]:

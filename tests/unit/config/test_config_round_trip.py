@@ -147,7 +147,7 @@ trainings = st.builds(
     adam=st.builds(AdamConfig, beta1=fraction, beta2=fraction, epsilon=positive),
     clip_norm=st.floats(0.0, 1e30),
     precision=st.sampled_from(["auto", "float32", "bfloat16", "float16"]),
-    compile=st.booleans(),
+    compile=st.sampled_from([True, False, "auto"]),
     ema=fraction,
 )
 configs = st.builds(

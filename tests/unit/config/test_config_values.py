@@ -21,6 +21,7 @@ TRAPS_READ = [
     ("seed: 0", "seed", 0),
     ("decode: {length_penalty: -0.5}", "decode.length_penalty", -0.5),
     ("train: {compile: true}", "train.compile", True),
+    ("train: {compile: auto}", "train.compile", "auto"),
     ("validate: {metric: 'loss'}", "validate.metric", "loss"),
     ("model: {tie_embeddings: none}", "model.tie_embeddings", "none"),
 ]

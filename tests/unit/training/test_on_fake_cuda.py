@@ -9,23 +9,37 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "fake_cuda" / "defaults.py"
+pytestmark = pytest.mark.timeout(900)  # a process of its own traces and builds
+
+SCRIPTS = Path(__file__).parents[2] / "fake_cuda"
+KINDS = ["softmax", "rela-g", "sparsemax", "entmax15", "entmax-learned"]
 
 
-@pytest.fixture(scope="module")
-def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def run_script(name: str, *arguments: str) -> dict[str, Any]:
+    """What a script prints, in a process whose torch sees the device."""
     if shutil.which("g++") is None:
         pytest.skip("the device guard is built with g++, which is not installed")
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("guard"))],
+        [sys.executable, str(SCRIPTS / name), *arguments],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run_script("defaults.py", str(tmp_path_factory.mktemp("guard")))
+
+
+def test_one_graph_serves_every_shape_of_every_kind(tmp_path: Path) -> None:
+    """With kernels in Triton where they are installed, in bfloat16."""
+    counts = run_script("graphs.py", str(tmp_path), *KINDS)
+    assert counts == {kind: {"graphs": 1, "breaks": 0} for kind in KINDS}
 
 
 def test_training_is_in_bfloat16(facts: dict[str, Any]) -> None:
