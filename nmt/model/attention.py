@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from nmt.config.attention_kinds import HeadParameter
-from nmt.config.config import AttentionConfig
+from nmt.config.config import AttentionConfig, ModelConfig
 from nmt.model.dropout import Dropout
 from nmt.model.linear import Linear
 from nmt.model.norms import HeadNorm
@@ -83,6 +83,12 @@ class AttentionCore(nn.Module):
         self.dropout = Dropout(dropout)
         self.observer: Callable[[Tensor, Tensor], None] | None = None
 
+    @classmethod
+    def of(cls, config: ModelConfig, attention: AttentionConfig) -> Self:
+        """The core of a sublayer of a model."""
+        rate = config.attention_dropout
+        return cls(config.dim, config.heads, attention=attention, dropout=rate)
+
     def forward(self, projections: tuple[Tensor, ...], visible: Tensor | None) -> Tensor:
         """[B, Q, D] for projections that hold query, key and value side by side.
 
@@ -131,11 +137,11 @@ class AttentionCore(nn.Module):
 class SelfAttention(nn.Module):
     """Attention of a sequence to itself: one projection for queries, keys and values."""
 
-    def __init__(self, dim: int, heads: int, *, attention: AttentionConfig, dropout: float) -> None:
+    def __init__(self, config: ModelConfig, attention: AttentionConfig) -> None:
         super().__init__()
-        self.query_key_value = Linear(dim, 3 * dim)
-        self.core = AttentionCore(dim, heads, attention=attention, dropout=dropout)
-        self.output = Linear(dim, dim)
+        self.query_key_value = Linear(config.dim, 3 * config.dim)
+        self.core = AttentionCore.of(config, attention)
+        self.output = Linear(config.dim, config.dim)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [B, H, T, Dh], and keys and values [2, B, H, T, Dh], of x [B, T, D]."""
@@ -158,12 +164,12 @@ class SelfAttention(nn.Module):
 class CrossAttention(nn.Module):
     """Attention of one sequence to another, whose keys and values can be projected beforehand."""
 
-    def __init__(self, dim: int, heads: int, *, attention: AttentionConfig, dropout: float) -> None:
+    def __init__(self, config: ModelConfig, attention: AttentionConfig) -> None:
         super().__init__()
-        self.query = Linear(dim, dim)
-        self.key_value = Linear(dim, 2 * dim)
-        self.core = AttentionCore(dim, heads, attention=attention, dropout=dropout)
-        self.output = Linear(dim, dim)
+        self.query = Linear(config.dim, config.dim)
+        self.key_value = Linear(config.dim, 2 * config.dim)
+        self.core = AttentionCore.of(config, attention)
+        self.output = Linear(config.dim, config.dim)
 
     def project(self, memory: Tensor) -> KeyValue:
         """Keys and values of memory [B, K, D], laid out for many small products."""

@@ -4,7 +4,6 @@ Shapes: B batch, T target positions, S source positions, D width.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 from torch import Tensor, nn
 
@@ -20,11 +19,11 @@ LAYER_NORM_EPSILON = 1e-6
 class Residual(nn.Module):
     """A residual connection with its LayerNorm: after the sum (post), or before the sublayer."""
 
-    def __init__(self, dim: int, *, norm: Literal["post", "pre"], dropout: float) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.is_pre = norm == "pre"
-        self.norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPSILON)
-        self.dropout = Dropout(dropout)
+        self.is_pre = config.norm == "pre"
+        self.norm = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.is_pre:
@@ -47,11 +46,11 @@ class Residual(nn.Module):
 class FeedForward(nn.Module):
     """Two linear layers with a ReLU between."""
 
-    def __init__(self, dim: int, hidden_dim: int, *, dropout: float) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.input = nn.Linear(dim, hidden_dim)
-        self.dropout = Dropout(dropout)
-        self.output = nn.Linear(hidden_dim, dim)
+        self.input = nn.Linear(config.dim, config.feed_forward_dim)
+        self.dropout = Dropout(config.feed_forward_dropout)
+        self.output = nn.Linear(config.feed_forward_dim, config.dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return feed_forward(
@@ -64,15 +63,10 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig, self_attention: AttentionConfig) -> None:
         super().__init__()
-        dim, rate = config.dim, config.dropout
-        self.self_attention = SelfAttention(
-            dim, config.heads, attention=self_attention, dropout=config.attention_dropout
-        )
-        self.self_attention_residual = Residual(dim, norm=config.norm, dropout=rate)
-        self.feed_forward = FeedForward(
-            dim, config.feed_forward_dim, dropout=config.feed_forward_dropout
-        )
-        self.feed_forward_residual = Residual(dim, norm=config.norm, dropout=rate)
+        self.self_attention = SelfAttention(config, self_attention)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
         """[B, S, D] for x [B, S, D]."""
@@ -88,19 +82,12 @@ class DecoderLayer(nn.Module):
         self, config: ModelConfig, self_attention: AttentionConfig, cross: AttentionConfig
     ) -> None:
         super().__init__()
-        dim, rate = config.dim, config.dropout
-        self.self_attention = SelfAttention(
-            dim, config.heads, attention=self_attention, dropout=config.attention_dropout
-        )
-        self.self_attention_residual = Residual(dim, norm=config.norm, dropout=rate)
-        self.cross_attention = CrossAttention(
-            dim, config.heads, attention=cross, dropout=config.attention_dropout
-        )
-        self.cross_attention_residual = Residual(dim, norm=config.norm, dropout=rate)
-        self.feed_forward = FeedForward(
-            dim, config.feed_forward_dim, dropout=config.feed_forward_dropout
-        )
-        self.feed_forward_residual = Residual(dim, norm=config.norm, dropout=rate)
+        self.self_attention = SelfAttention(config, self_attention)
+        self.self_attention_residual = Residual(config)
+        self.cross_attention = CrossAttention(config, cross)
+        self.cross_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
 
     def forward(
         self,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.attention_cases import weigh
 
-from nmt.config.config import AttentionConfig
+from nmt.config.config import AttentionConfig, ModelConfig
 from nmt.errors import ConfigError
 from nmt.model.attention import AttentionCore, SelfAttention
 from nmt.model.norms import HeadNorm
@@ -22,7 +22,7 @@ def test_an_unknown_kind_is_named() -> None:
 def test_rela_is_what_the_paper_says(kind: str) -> None:
     torch.manual_seed(1)
     dim, heads, length = 32, 4, 6
-    attention = SelfAttention(dim, heads, attention=AttentionConfig(kind), dropout=0.0)
+    attention = SelfAttention(ModelConfig(dim=dim, heads=heads), AttentionConfig(kind)).eval()
     x = torch.randn(2, length, dim)
     query, key, value = attention.query_key_value(x).chunk(3, dim=-1)
     outputs = []

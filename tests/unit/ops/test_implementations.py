@@ -8,6 +8,7 @@ import torch
 from support.attention_cases import CASES
 from torch import Tensor, nn
 
+from nmt.config.config import ModelConfig
 from nmt.model.attention import AttentionCore
 from nmt.model.layers import FeedForward, Residual
 from nmt.model.linear import Linear
@@ -288,12 +289,16 @@ def gradients_of(module: nn.Module, inputs: list[Tensor]) -> list[Tensor]:
     return [output, *torch.autograd.grad(output, [*inputs, *module.parameters()], outward)]
 
 
+def feed_forward_layer(dim: int, inner: int, rate: float) -> FeedForward:
+    return FeedForward(ModelConfig(dim=dim, feed_forward_dim=inner, feed_forward_dropout=rate))
+
+
 class AddNorm(nn.Module):
     """A residual's end as a module of two inputs."""
 
     def __init__(self, dim: int, rate: float) -> None:
         super().__init__()
-        self.residual = Residual(dim, norm="post", dropout=rate)
+        self.residual = Residual(ModelConfig(dim=dim, norm="post", dropout=rate))
 
     def forward(self, residual: Tensor, x: Tensor) -> Tensor:
         return self.residual.add_and_norm(residual, x)
@@ -307,7 +312,7 @@ def test_layers_are_the_references(form: str, rate: float, dim: int) -> None:
     torch.manual_seed(1)
     modules: dict[str, nn.Module] = {
         "linear": Linear(dim, 3 * dim),
-        "feed-forward": FeedForward(dim, 50, dropout=rate),
+        "feed-forward": feed_forward_layer(dim, 50, rate),
         "residual": AddNorm(dim, rate),
     }
     module = modules[form].train()
@@ -332,7 +337,7 @@ def test_layers_are_the_references(form: str, rate: float, dim: int) -> None:
 
 @pytest.mark.parametrize("form", ["feed-forward", "residual"])
 def test_layers_pass_on_what_is_not_a_number(form: str) -> None:
-    module = FeedForward(16, 20, dropout=0.0) if form == "feed-forward" else AddNorm(16, 0.0)
+    module = feed_forward_layer(16, 20, 0.0) if form == "feed-forward" else AddNorm(16, 0.0)
     inputs = [torch.randn(4, 16) for _ in range(1 if form == "feed-forward" else 2)]
     inputs[-1][2, 5] = torch.nan
     output = module.train()(*inputs)
