@@ -5,8 +5,12 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 from nmt.cli import console
+from nmt.cli.arguments import positive
+from nmt.errors import ConfigError
 
 PROBLEM = 1  # the exit code where something does not work
 
@@ -24,12 +28,32 @@ def build_parser() -> console.Parser:
         "has a value that means nothing.",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--plan",
+        type=positive,
+        metavar="N_GPUS",
+        help="examine nothing, but calculate tokens per second and hours of a training on 1 to "
+        "N_GPUS GPUs (at most 1024), and from where on more GPUs stop helping",
+    )
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="with --plan: a100, h100, 4090, ... (default: that of here)"
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="with --plan: the config of the run (default: Transformer-base as in the paper)",
+    )
     return parser
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Examine, and print the report."""
-    from dataclasses import asdict
+    if arguments.plan is not None:
+        return plan(arguments)
+    for name in ("gpu", "config"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name} is for --plan N_GPUS")
 
     from nmt.doctor.examination import examine
     from nmt.doctor.report import report
@@ -38,6 +62,22 @@ def doctor(arguments: argparse.Namespace) -> int:
     found = examine()
     print(json.dumps(asdict(found), indent=2) if arguments.json else report(found))
     return PROBLEM if found.problems else 0
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Calculate, and print the plan."""
+    from nmt.config.loading import load_config
+    from nmt.doctor.compute import find_devices
+    from nmt.doctor.plan import LARGEST, choose_gpu, describe_plan, make_plan, work_of
+
+    if arguments.plan > LARGEST:
+        raise ConfigError(f"--plan {arguments.plan}: expected at most {LARGEST} GPUs")
+    models = [device.model for device in find_devices() if device.name.startswith("cuda")]
+    gpu = choose_gpu(arguments.gpu, models[0] if models else None)
+    config = None if arguments.config is None else load_config(arguments.config)
+    found = make_plan(arguments.plan, gpu, work_of(config))
+    print(json.dumps(asdict(found), indent=2) if arguments.json else describe_plan(found))
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from nmt.doctor.compute import (
     examine_operations,
 )
 from nmt.doctor.installation import Installation, examine_installation
+from nmt.doctor.plan import Plan, plans_for
 from nmt.doctor.smoke import SmokeTest, run_smoke_tests
 from nmt.ops.backend import Costly
 from nmt.ops.cuda_device import cuda_problem, visible_card
@@ -28,6 +29,7 @@ class Examination:
     builds: list[Build]
     operations: list[DeviceTable]
     smoke_tests: list[SmokeTest]
+    expected_training: list[Plan]  # on the GPUs of this machine, calculated
     warnings: list[str]  # what costs speed
     problems: list[str]  # what does not work
 
@@ -44,6 +46,7 @@ def examine() -> Examination:
         builds=examine_builds(),
         operations=tables,
         smoke_tests=tests,
+        expected_training=plans_for(computer.devices),
         warnings=list(dict.fromkeys(find_warnings(installation, tables))),
         problems=list(find_problems(installation, computer, tables, tests)),
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from nmt.doctor.compute import Build, Computer, Device, DeviceTable
 from nmt.doctor.examination import Examination
 from nmt.doctor.installation import Installation
+from nmt.doctor.plan import Plan
 from nmt.doctor.smoke import SmokeTest
 
 GIB = 1 << 30
@@ -30,6 +31,9 @@ def report(found: Examination) -> str:
         title = f"operations on {table.device} (backend: {found.backend})"
         sections[title] = align(operation_rows(table, found))
     sections["smoke tests"] = align(smoke_rows(found.smoke_tests))
+    if found.expected_training:
+        title = "training on these GPUs (calculated, not measured: plus or minus 40 %)"
+        sections[title] = align(training_rows(found.expected_training))
     blocks = ["\n".join((title, *(f"  {line}" for line in sections[title]))) for title in sections]
     return "\n\n".join((*blocks, "\n".join(conclusion(found))))
 
@@ -104,6 +108,16 @@ def smoke_rows(tests: Sequence[SmokeTest]) -> Iterator[tuple[str, str, str]]:
     for test in tests:
         ending = f"{test.seconds:5.2f} s" if test.problem is None else "failed"
         yield test.name, test.device, ending
+
+
+def training_rows(plans: Sequence[Plan]) -> Iterator[Sequence[str]]:
+    """What a variant of the paper's Table 1 will take, by attention kind."""
+    for plan in plans:
+        one, most = plan.steps[0], plan.steps[-1]
+        speeds = [f"{step.tokens_per_second:,.0f} tokens/s on {step.gpus}" for step in (one, most)]
+        hours = f"{one.hours:.3g} hours per variant on one GPU"
+        fits = f"about {plan.tokens_that_fit:,} tokens fit in a pass"
+        yield plan.kind, plan.precision, ", ".join(dict.fromkeys(speeds)), hours, fits
 
 
 def conclusion(found: Examination) -> Iterator[str]:
