@@ -3,7 +3,7 @@
 import functools
 import logging
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,21 +28,29 @@ from nmt.storage.tensors import check_specs, open_tensors, tensors_writer
 
 logger = logging.getLogger(__name__)
 
-AVERAGE_OF = "average_of"
+AVERAGE_OF = "average_of"  # the keys in state.json
+VALIDATION_SCORE = "validation_score"
+
+# The score of weights on the validation set of the run.
+Measure = Callable[[Mapping[str, Tensor]], float]
 
 
-def average_checkpoints(paths: Sequence[Path]) -> dict[str, Writer]:
+def average_checkpoints(
+    paths: Sequence[Path], *, measure: Measure | None = None
+) -> dict[str, Writer]:
     """The files of a model directory with the mean weights; the order of paths does not matter.
 
-    The inputs are verified while the files are written. They must have one configuration of the
-    model and one codec.
+    The inputs are verified while their weights are read: when the files are written or, if they
+    are measured, before. They must have one configuration of the model and one codec.
     """
-    assert paths, "nothing to average"
-    # Sums of float64 might depend on the order in their last bit, so the order is fixed.
-    inputs = sorted((SealedDirectory(path) for path in paths), key=lambda item: item.digest)
+    inputs = open_inputs(paths)
     newest = max(inputs, key=lambda item: (step_of(item) or 0, item.digest))
     for other in inputs:
         check_same_model(newest, other)
+    weights = functools.cache(functools.partial(mean_weights, inputs))
+    state = average_state(inputs, newest)
+    if measure is not None:
+        state[VALIDATION_SCORE] = measure(weights())
     codec = {
         name: functools.partial(copy_file, newest, name)
         for name in newest.entries
@@ -51,9 +59,16 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Writer]:
     return {
         CONFIG: bytes_writer(newest.read_bytes(CONFIG)),
         **codec,
-        STATE: json_writer(average_state(inputs, newest)),
-        MODEL: lambda path: tensors_writer(mean_weights(inputs))(path),
+        STATE: json_writer(state),
+        MODEL: lambda path: tensors_writer(weights())(path),
     }
+
+
+def open_inputs(paths: Sequence[Path]) -> list[SealedDirectory]:
+    """The directories to average, in an order that does not depend on that of the paths."""
+    assert paths, "nothing to average"
+    # Sums of float64 might depend on the order in their last bit, so the order is fixed.
+    return sorted((SealedDirectory(path) for path in paths), key=lambda item: item.digest)
 
 
 def copy_file(directory: SealedDirectory, name: str, path: Path) -> None:
@@ -84,6 +99,7 @@ def average_state(inputs: Sequence[SealedDirectory], newest: SealedDirectory) ->
     return {
         "step": step_of(newest) or 0,
         "alignment_head": facts.get("alignment_head"),
+        "data_fingerprint": facts.get("data_fingerprint"),
         AVERAGE_OF: rows,
     }
 

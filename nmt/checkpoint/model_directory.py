@@ -1,7 +1,6 @@
 """A trained model as a directory: weights, configuration and codec, and nothing else is needed."""
 
 import functools
-import logging
 import os
 import tempfile
 from collections.abc import Mapping
@@ -11,18 +10,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config, ModelConfig
 from nmt.config.loading import dump_config, parse_config
 from nmt.data.codec import Codec
-from nmt.errors import IntegrityError, NoCheckpointError, UserError
+from nmt.errors import IntegrityError, UserError
 from nmt.model.transformer import Transformer
 from nmt.storage.directories import Writer, bytes_writer, settled
 from nmt.storage.files import storage_errors
-from nmt.storage.manifest import MANIFEST, SealedDirectory
+from nmt.storage.manifest import SealedDirectory
 from nmt.storage.tensors import TensorFile, TensorSpec, check_specs, open_tensors, tensors_writer
-
-logger = logging.getLogger(__name__)
 
 MODEL = "model.safetensors"
 STATE = "state.json"
@@ -147,45 +143,3 @@ def is_needed(name: str) -> bool:
 def is_codec_file(name: str) -> bool:
     """Whether a file of a model directory belongs to the codec."""
     return name not in (CONFIG, STATE) and not name.endswith(TENSORS)
-
-
-def find_model(path: Path) -> Path:
-    """The model directory that `path` is, or the one of a run directory that should be used.
-
-    That is `average`, else `best`, else the newest good checkpoint; the log says which. An
-    `average` or `best` that turns out to be damaged is an error when it is loaded: another model in
-    its place would be a surprise.
-    """
-    if not path.is_dir():
-        raise NoCheckpointError(f"{path}: expected a model or run directory, found none")
-    if (path / MANIFEST).exists() or (path / MODEL).exists():
-        return path
-    for name in ("average", "best"):
-        found = settled(path / name)
-        if found is not None:
-            logger.info("model: %s", found)
-            return found
-    found = newest_model(CheckpointStore(path))
-    logger.info("model: %s", found)
-    return found
-
-
-def newest_model(store: CheckpointStore) -> Path:
-    """The checkpoint of the highest step that verifies but for what only training needs."""
-    steps = store.steps()
-    for step in reversed(steps):
-        try:
-            directory = SealedDirectory(store.path(step))
-            directory.verify([name for name in directory.entries if is_needed(name)])
-        except (IntegrityError, NoCheckpointError) as error:
-            logger.warning("checkpoint of step %d is not used: %s", step, error)
-        else:
-            return store.path(step)
-    if steps:
-        raise NoCheckpointError(
-            f"{store.directory}: none of the {len(steps)} checkpoints is intact"
-        )
-    raise NoCheckpointError(
-        f"{store.run_dir}: expected a model directory, or a run directory with average, best or "
-        "checkpoints in it"
-    )

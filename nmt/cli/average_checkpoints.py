@@ -25,14 +25,19 @@ def build_parser() -> console.Parser:
     parser = console.Parser(
         prog="nmt-average-checkpoints",
         description="Average the weights of several checkpoints; the result is a model directory "
-        "that nmt-translate takes, and that records what went into it.",
+        "that nmt-translate takes, and that records what went into it. With --run it is measured "
+        "on the validation set of the run, and nmt-translate --model RUN takes the better one of "
+        "best and average. nmt-train does the same at the end of a run.",
         epilog="Exit codes: 0 done, 2 bad input or different models, 3 no checkpoint, 4 storage, "
         "6 a weight is not finite, 7 a damaged file.",
     )
     inputs = parser.add_mutually_exclusive_group(required=True)
     add_path(inputs, "--run", "average the last checkpoints of this run", metavar="DIR")
     add_path(inputs, "--checkpoints", "average these model directories", metavar="DIR", nargs="+")
-    meaning = f"with --run: how many checkpoints, counted from the newest (default: {LAST})"
+    meaning = (
+        "with --run: how many checkpoints, counted from the newest (default: up to "
+        f"{LAST} that lie close together)"
+    )
     add_number(parser, "--last", None, meaning)
     meaning = (
         "where the model is written (default with --run: average in the run directory, where "
@@ -48,7 +53,7 @@ def average(arguments: argparse.Namespace) -> None:
     for _ in range(ATTEMPTS):
         check_output(output, paths)
         try:
-            write_average(paths, output)
+            write_average(paths, output, run=arguments.run)
             break
         except (IntegrityError, NoCheckpointError):
             # A run in progress deletes its oldest checkpoint whenever it saves a new one.
@@ -60,14 +65,33 @@ def average(arguments: argparse.Namespace) -> None:
         raise UserError(f"{arguments.run}: saves too fast to be averaged; use fewer with --last")
     names = ", ".join(path.name for path in paths)
     logger.info("%s: the average of %d (%s)", output, len(paths), names)
+    if arguments.run is not None:
+        report_score(output, arguments.run)
 
 
-def write_average(paths: Sequence[Path], output: Path) -> None:
-    """Average and write; nothing is changed in the place of the output before all is there."""
+def report_score(output: Path, run: Path) -> None:
+    """Say whether the average is better than `best`, as far as both have been measured."""
+    from nmt.checkpoint.selection import validation_score
+    from nmt.training.averaging import compare
+
+    score, best = validation_score(output), validation_score(run / "best")
+    if score is not None:
+        same = best is not None and best.comparable(score)
+        other = best.value if best is not None and same else None
+        logger.info("%s", compare(score.value, other, metric=score.metric))
+
+
+def write_average(paths: Sequence[Path], output: Path, *, run: Path | None) -> None:
+    """Average and write; nothing is changed in the place of the output before all is there.
+
+    The average of a run is measured on its validation set.
+    """
     from nmt.checkpoint.average import average_checkpoints
     from nmt.storage.directories import recover, replace_directory
+    from nmt.training.averaging import measure_of_run
 
-    files = average_checkpoints(paths)
+    measure = None if run is None else measure_of_run(run, paths)
+    files = average_checkpoints(paths, measure=measure)
     recover(output.parent, name=output.name, exclusive=False)
     replace_directory(output, files)
 
@@ -84,21 +108,26 @@ def choose(arguments: argparse.Namespace) -> tuple[list[Path], Path]:
         if len({path.resolve() for path in paths}) < len(paths):
             logger.warning("a checkpoint is named more than once and counts that often")
     else:
-        paths = last_of_run(arguments.run, last or LAST)
+        paths = last_of_run(arguments.run, last)
         output = output or arguments.run / "average"
     return paths, Path(os.path.abspath(output))
 
 
-def last_of_run(run: Path, count: int) -> list[Path]:
+def last_of_run(run: Path, count: int | None) -> list[Path]:
     """The newest `count` good checkpoints of a run that were saved on schedule or at its end.
 
-    Those saved because of a signal are left out, so that interruptions do not change the average;
-    where there are no others, the newest one is taken.
+    Without a count these are at most five that lie close together. Those saved because of a signal
+    are left out, so that interruptions do not change the average; where there are no others, the
+    newest one is taken.
     """
-    from nmt.checkpoint.cadence import regular_steps
+    from nmt.checkpoint.cadence import close_steps, regular_steps
 
     store = CheckpointStore(run)
-    steps = list(itertools.islice(regular_steps(store), count))
+    if count is None:
+        count = LAST
+        steps = close_steps(store, count)
+    else:
+        steps = list(itertools.islice(regular_steps(store), count))
     steps = steps or list(itertools.islice(store.good_steps(), 1))
     if not steps:
         raise NoCheckpointError(f"{store.directory}: expected checkpoints, found no good one")

@@ -43,7 +43,8 @@ def export(arguments: argparse.Namespace) -> None:
     """Check the output directory, load the model and write it."""
     output = Path(os.path.abspath(arguments.output))
     check_output(output)
-    from nmt.checkpoint.model_directory import find_model, load_model
+    from nmt.checkpoint.model_directory import load_model
+    from nmt.checkpoint.selection import find_model
     from nmt.export import export_ctranslate2
 
     loaded = load_model(find_model(arguments.model))

@@ -97,7 +97,8 @@ def open_model(path: Path, arguments: argparse.Namespace) -> "LoadedModel":
     """The model of a model or run directory, as --device and --precision say."""
     import torch
 
-    from nmt.checkpoint.model_directory import find_model, load_model
+    from nmt.checkpoint.model_directory import load_model
+    from nmt.checkpoint.selection import find_model
     from nmt.decoding.devices import find_device, place
 
     device = find_device(arguments.device)

@@ -139,7 +139,7 @@ def check(arguments: argparse.Namespace) -> None:
 def translate(arguments: argparse.Namespace) -> None:
     """Load the models, then answer window after window of lines."""
     check(arguments)
-    from nmt.checkpoint.model_directory import find_model
+    from nmt.checkpoint.selection import find_model
     from nmt.decoding.streaming import open_lines
     from nmt.progress import progress_bar
 

@@ -246,10 +246,20 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: NonNegativeProcesses = 0  # CPU threads; 0: torch chooses
     prefetch: Annotated[int, Range(0, 1000)] = 2  # batches made ahead by a background thread
-    save_every: Positive = 1000
+    save_every: NonNegative = 0  # updates between checkpoints; 0: by max_updates, at most 1000
     keep_last: Annotated[int, Range(2, 1_000_000)] = 5
+    average_last: NonNegative = 5  # checkpoints averaged at the end of the run; 0: none
     log_every: Positive = 100
     distributed_timeout: Seconds = 120.0  # until a process without a sign of life counts as dead
+
+    @property
+    def save_interval(self) -> int:
+        """The updates between two checkpoints on schedule.
+
+        By default the last few lie close enough to each other to be averaged, also in a short run.
+        """
+        shortest, longest, saves = 25, 1000, 40
+        return self.save_every or min(longest, max(shortest, self.max_updates // saves))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any, Self
 
 import torch
 
-from nmt.checkpoint.model_directory import find_model, load_model
+from nmt.checkpoint.model_directory import load_model
+from nmt.checkpoint.selection import find_model
 from nmt.config.search_options import DecodeConfig, SearchOptions
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK

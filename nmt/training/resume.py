@@ -1,5 +1,7 @@
 """May this run go on from that checkpoint? What differs is named, and nothing is touched."""
 
+from dataclasses import replace
+
 from nmt.config.config import Config
 from nmt.config.differences import differences
 from nmt.errors import ConfigError
@@ -21,6 +23,7 @@ CHANGEABLE = (
     "train.prefetch",
     "train.save_every",
     "train.keep_last",
+    "train.average_last",
     "train.log_every",
     "train.distributed_timeout",
     "validate",
@@ -37,3 +40,15 @@ def check_resumable(before: Config, after: Config, *, directory: str) -> None:
             f"{directory} holds a run with other settings; go on with its own, or choose another "
             f"run_dir:\n  {listed}"
         )
+
+
+def with_saved_choices(config: Config, saved: Config) -> Config:
+    """The config with what it leaves open as the run had it so far.
+
+    So a run of an earlier version goes on with the defaults of that version, which its checkpoint
+    names.
+    """
+    train = config.train
+    return replace(
+        config, train=replace(train, save_every=train.save_every or saved.train.save_every)
+    )

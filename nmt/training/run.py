@@ -36,7 +36,7 @@ from nmt.training.result import (
     write_failure,
     write_result,
 )
-from nmt.training.resume import check_resumable
+from nmt.training.resume import check_resumable, with_saved_choices
 from nmt.training.saving import reconcile_best
 from nmt.training.signals import StopRequest
 from nmt.training.snapshot import SavedRun, read_saved_run, restore
@@ -61,6 +61,7 @@ def train(config: Config, stop: StopRequest, *, inspect: Inspection) -> int:
             begun = None if saved is None else saved.config
             config = with_precision(config, team.device, begun=begun)
             if saved is not None:
+                config = with_saved_choices(config, saved.config)
                 check_resumable(saved.config, config, directory=str(config.run_dir))
             if team.is_main:
                 stop.before_leaving = partial(record_stop, config.run_dir, saved)
@@ -153,11 +154,7 @@ def run(trainer: Trainer, team: Processes, stop: StopRequest) -> int:
             if team.is_main:
                 trainer.saver.prune()  # what a kill between a save and its pruning left
             if trainer.finished():
-                trainer.watch.conclude()
-                logger.info(
-                    "%s is finished (update %d); nothing to do", config.run_dir, state.update
-                )
-                code = 0
+                code = conclude_again(trainer, team)
             else:
                 if team.is_main:
                     announce(trainer)
@@ -172,6 +169,19 @@ def run(trainer: Trainer, team: Processes, stop: StopRequest) -> int:
             raise
         return error.exit_code  # one of us tells what all have seen
     return code
+
+
+def conclude_again(trainer: Trainer, team: Processes) -> int:
+    """The exit code of a run without updates to do; it may have been killed after the last one."""
+    ended = read_result(trainer.config.run_dir).get("status") == "finished"
+    if not team.gather(ended)[0]:
+        trainer.conclude()
+        return 0
+    trainer.watch.conclude()
+    logger.info(
+        "%s is finished (update %d); nothing to do", trainer.config.run_dir, trainer.state.update
+    )
+    return 0
 
 
 def announce(trainer: Trainer) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from nmt.checkpoint.cadence import Cause
+from nmt.checkpoint.selection import HIGHER_IS_BETTER, is_better
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config
 from nmt.data.batching import BatchStream, StreamState
 from nmt.data.prepare import Prepared
 from nmt.errors import DivergedError, IntegrityError, StorageError
 from nmt.progress import progress_bar
+from nmt.training.averaging import average_at_end
 from nmt.training.distributed import Processes
 from nmt.training.divergence import WINDOW, Watch, loss_bounds
 from nmt.training.failures import WriteFailures
@@ -28,7 +30,7 @@ from nmt.training.signals import EXIT_CODES, StopRequest
 from nmt.training.state import SUMS, TrainingState
 from nmt.training.stopping import StopAgreement
 from nmt.training.update import Updater
-from nmt.training.validation import HIGHER_IS_BETTER, Inspection, Validator
+from nmt.training.validation import Inspection, Validator
 
 logger = logging.getLogger(__name__)
 
@@ -108,16 +110,22 @@ class Trainer:
                 failed = self.failures.fatal is not None
                 own_number = STORAGE_FAILED if failed else stop.signal
                 number = self.agreement.number(own_number, update=state.update)
-                if number or self.finished() or state.update % config.train.save_every == 0:
+                if number or self.finished() or state.update % config.train.save_interval == 0:
                     self.save(last=number > 0 or self.finished())
                 if number and not self.finished():
                     logger.info(
                         "stopped by a signal at update %d; run again to go on", state.update
                     )
                     return EXIT_CODES[signal.Signals(number)]
-            self.watch.conclude()
-            logger.info("finished at update %d; best %s", state.update, self.describe_best())
+            self.conclude()
         return 0
+
+    def conclude(self) -> None:
+        """What follows the last update: a last check, and the average of the last checkpoints."""
+        state = self.state
+        self.watch.conclude()
+        logger.info("finished at update %d; best %s", state.update, self.describe_best())
+        average_at_end(self.saver.store, self.validator, self.updater, best_score=state.best_score)
 
     def finished(self) -> bool:
         """Whether all updates are done, or patience is at its end."""
@@ -236,7 +244,7 @@ class Trainer:
         best = self.state.best_score
         if not math.isfinite(score) or best is None:
             return math.isfinite(score)
-        return score > best if HIGHER_IS_BETTER[self.config.validate.metric] else score < best
+        return is_better(score, best, metric=self.config.validate.metric)
 
     def save(self, *, last: bool) -> None:
         """Write a checkpoint; nothing follows the `last` one, so then it must succeed."""
@@ -248,7 +256,7 @@ class Trainer:
         self.check_agreement()
         if self.log is not None:
             self.log.sync()
-            on_schedule = state.update % self.config.train.save_every == 0
+            on_schedule = state.update % self.config.train.save_interval == 0
             cause: Cause = "schedule" if on_schedule else "end" if self.finished() else "stop"
             self.saver.save(cause, last=last)
         # In every process, since all of them must end in the same way, and none before the others.

@@ -25,7 +25,6 @@ SAMPLES_SHOWN = 3
 # What else each record of a validation says of the model. Training knows nothing of it, but that
 # checkpoints carry `alignment_head`.
 Inspection = Callable[[Config, Prepared, Transformer], dict[str, Any]]
-HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "loss": False, "perplexity": False}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from task import (
     WARMUP,
 )
 
-from nmt.checkpoint.model_directory import LoadedModel, find_model, load_model, model_files
+from nmt.checkpoint.model_directory import LoadedModel, load_model, model_files
+from nmt.checkpoint.selection import find_model
 from nmt.config.config import Config, SubwordConfig, TokenizerConfig
 from nmt.config.loading import load_config
 from nmt.data.batching import plan_epoch

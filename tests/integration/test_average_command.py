@@ -9,7 +9,8 @@ import pytest
 import torch
 from support.small_models import content, flip_bit, largest_file, small_files, write_model
 
-from nmt.checkpoint.model_directory import find_model, load_model
+from nmt.checkpoint.model_directory import load_model
+from nmt.checkpoint.selection import find_model
 from nmt.checkpoint.store import CheckpointStore, verify
 from nmt.cli.average_checkpoints import main
 

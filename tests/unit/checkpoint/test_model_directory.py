@@ -19,7 +19,8 @@ from support.small_models import (
     write_model,
 )
 
-from nmt.checkpoint.model_directory import find_model, load_model, model_files
+from nmt.checkpoint.model_directory import load_model, model_files
+from nmt.checkpoint.selection import find_model
 from nmt.checkpoint.store import CheckpointStore, verify
 from nmt.errors import IntegrityError, NoCheckpointError
 from nmt.storage.directories import bytes_writer, write_directory
