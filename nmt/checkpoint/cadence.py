@@ -18,7 +18,9 @@ from nmt.storage.manifest import SealedDirectory
 
 logger = logging.getLogger(__name__)
 
-WIDEST_GAP = 0.25  # between checkpoints that are averaged, as a share of the updates of the run
+# Of checkpoints that are averaged, as shares of the updates of the run.
+WIDEST_SPAN = 0.1
+WIDEST_GAP = 0.25
 
 Cause = Literal["schedule", "end", "stop"]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
@@ -64,19 +66,23 @@ def regular_steps(store: CheckpointStore) -> Iterator[int]:
 def close_steps(store: CheckpointStore, count: int) -> list[int]:
     """At most `count` of the newest checkpoints of the cadence that lie close to each other.
 
-    The mean of checkpoints that lie far apart is worse than the newest of them: with two that were
-    1,000 updates apart in runs of 2,000, five of five runs lost 1.4 to 2.1 BLEU.
+    They lie in the last tenth of the run. If that holds only one, they may lie further apart, but
+    no two neighbours further than a quarter of the run. Measured on a run of 1,200 updates (BLEU):
+    newest 14.8; five that are 25 updates apart 15.3, 50 apart 14.2, 100 apart 13.3; two that are
+    600 apart 10.4.
     """
-    steps: list[int] = []
-    for step in itertools.islice(regular_steps(store), count):
-        gap = steps[-1] - step if steps else 0
-        if gap:
-            updates = read_config(SealedDirectory(store.path(steps[-1]))).train.max_updates
-            if gap > WIDEST_GAP * updates:
-                message = "%s is not averaged: %d of %d updates lie between it and the next one"
-                logger.info(message, store.path(step).name, gap, updates)
-                break
-        steps.append(step)
+    steps = list(itertools.islice(regular_steps(store), count))
+    if len(steps) < 2:
+        return steps
+    updates = read_config(SealedDirectory(store.path(steps[0]))).train.max_updates
+    close = [step for step in steps if steps[0] - step <= WIDEST_SPAN * updates]
+    if len(close) > 1:
+        return close
+    for index, (newer, older) in enumerate(itertools.pairwise(steps), start=1):
+        if newer - older > WIDEST_GAP * updates:
+            message = "%s is not averaged: %d of %d updates lie between it and the next one"
+            logger.info(message, store.path(older).name, newer - older, updates)
+            return steps[:index]
     return steps
 
 

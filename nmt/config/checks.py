@@ -53,7 +53,7 @@ def check_data(data: DataConfig) -> Iterator[Finding]:
         )
     yield from check_languages(data)
     size = data.subword.vocabulary_size
-    if "vocabulary_size" in SUBWORD_OPTIONS[data.subword.kind] and size <= NUM_CONTROL_SYMBOLS:
+    if "vocabulary_size" in SUBWORD_OPTIONS[data.subword.kind] and 0 < size <= NUM_CONTROL_SYMBOLS:
         yield Finding(
             f"expected more than the {NUM_CONTROL_SYMBOLS} control symbols, got {size}",
             ("data.subword.vocabulary_size",),
@@ -186,7 +186,7 @@ def check_whole(config: Config) -> Iterator[Finding]:
         )
     if "vocabulary_size" in SUBWORD_OPTIONS[subword.kind]:
         for key, beam in (("decode", config.decode.beam), ("validate", config.validate.beam)):
-            if beam > subword.vocabulary_size:
+            if 0 < subword.vocabulary_size < beam:
                 yield Finding(
                     f"{beam} is more than data.subword.vocabulary_size {subword.vocabulary_size}",
                     (f"{key}.beam",),

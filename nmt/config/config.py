@@ -17,8 +17,8 @@ from nmt.config.limits import (
     LineBytes,
     NonNegative,
     NonNegativeFloat,
+    NonNegativePieces,
     NonNegativeProcesses,
-    Pieces,
     Positive,
     PositiveFloat,
     Probability,
@@ -30,7 +30,7 @@ from nmt.config.scalars import Names, Range
 from nmt.config.search_options import DecodeConfig
 from nmt.errors import ConfigError
 
-TokenizerKind = Literal["none", "moses", "jieba"]
+TokenizerKind = Literal["auto", "none", "moses", "jieba"]
 
 AttentionKindName = Annotated[str, Names(ATTENTION_KINDS, ALIASES)]
 
@@ -67,12 +67,16 @@ class ParallelFiles:
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """How raw text is split into words on each side; a single word in YAML sets both sides."""
+    """How raw text is split into words on each side; a single word in YAML sets both sides.
+
+    `auto` is jieba for Chinese, none for other languages that do not separate words by spaces, and
+    moses for all others. Text that is tokenized already needs `none`.
+    """
 
     shorthand: ClassVar[tuple[str, ...]] = ("source", "target")
 
-    source: TokenizerKind = "none"
-    target: TokenizerKind = "none"
+    source: TokenizerKind = "auto"
+    target: TokenizerKind = "auto"
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,9 @@ class SubwordConfig:
     options: ClassVar[Mapping[str, frozenset[str]]] = SUBWORD_OPTIONS
 
     kind: Literal["bpe", "sentencepiece", "none"] = "bpe"
-    merges: Pieces = 32000  # bpe: merge operations
-    vocabulary_size: Pieces = 32000  # sentencepiece: pieces; none: most frequent words kept
+    merges: NonNegativePieces = 0  # bpe: merge operations; 0: by the number of pairs
+    # sentencepiece: pieces; none: most frequent words kept; 0: by the number of pairs
+    vocabulary_size: NonNegativePieces = 0
     joint: bool = True  # one subword model for both sides
     vocabulary_threshold: NonNegative = 0  # bpe: rarer pieces are split further
     model: Literal["unigram", "bpe"] = "unigram"  # sentencepiece's algorithm
@@ -258,7 +263,7 @@ class TrainConfig:
 
         By default the last few lie close enough to each other to be averaged, also in a short run.
         """
-        shortest, longest, saves = 25, 1000, 40
+        shortest, longest, saves = 20, 1000, 50
         return self.save_every or min(longest, max(shortest, self.max_updates // saves))
 
 

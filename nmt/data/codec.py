@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt.config.limits import LANGUAGE_CODE
+from nmt.data.encoding_choice import choose_encoding
 from nmt.data.learning import Counts, LearnedSide, learn_sides, sentencepiece_side
 from nmt.data.subword import BPE, SentencePiece, Subword, WholeWords
 from nmt.data.text import SIDES, Side, read_text
@@ -187,7 +188,10 @@ class Codec:
     def from_counts(
         cls, config: "DataConfig", counts: Mapping[Side, Counts], *, shared_vocabulary: bool = False
     ) -> "Codec":
-        """Learn subwords and vocabularies from the counts of the tokenizer's words on each side."""
+        """Learn subwords and vocabularies from the counts of the tokenizer's words on each side.
+
+        The config leaves nothing open (see `choose_encoding`).
+        """
         for side in SIDES:
             if not counts[side]:
                 raise DataError(f"the {side} side of the training data has no words")
@@ -218,6 +222,7 @@ class Codec:
     ) -> "Codec":
         """Learn from sentence pairs that fit into memory."""
         texts = list(pairs)
+        config = choose_encoding(config, pairs=len(texts))
         specs = tokenizer_specs(config)
         counts = {
             side: count_tokens((pair[index] for pair in texts), make_tokenizer(*specs[side]))

@@ -7,7 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +24,7 @@ from nmt.data.encoding import (
     encode_pairs,
     token_types,
 )
+from nmt.data.encoding_choice import choose_encoding, with_recorded_choices, with_settings
 from nmt.data.prepared_directory import read_about
 from nmt.data.text import Pair, ReadStatistics, Side, read_pairs
 from nmt.errors import DataError, IntegrityError, StorageError
@@ -99,7 +100,7 @@ def prepare(config: Config, *, verify: bool = False, repair: bool = True) -> Pre
             raise StorageError(f"{directory}: {reason}, and nothing can be written there")
         prepared_directory.check_replaceable(directory)
         logger.info("preparing %s: %s", directory, reason)
-        build(config, directory, settings, inputs)
+        build(config, directory, inputs)
         return open_prepared(directory)
 
 
@@ -141,6 +142,11 @@ def settings_that_matter(config: Config) -> dict[str, Any]:
     return plain
 
 
+def with_prepared_choices(config: Config, prepared: Prepared) -> Config:
+    """The config with the tokenizers and subwords that the data was prepared with."""
+    return replace(config, data=with_settings(config.data, prepared.about["settings"]))
+
+
 def shared_vocabulary(config: Config) -> bool:
     """Whether both sides need the same ids for the same pieces, to share an embedding."""
     return config.model.tie_embeddings == "all"
@@ -172,7 +178,9 @@ def out_of_date(
     manifest = read_about(directory)
     if manifest.about.get("format") != PREPARED_DATA:
         return "it was prepared by another version"
-    if changes := prepared_directory.changed_settings(manifest.about.get("settings", {}), settings):
+    recorded = manifest.about.get("settings", {})
+    settings = with_recorded_choices(settings, recorded)
+    if changes := prepared_directory.changed_settings(recorded, settings):
         return f"changed settings ({changes})"
     if changed := prepared_directory.changed_input(manifest.about.get("inputs", []), inputs):
         return f"changed input ({changed})"
@@ -181,19 +189,21 @@ def out_of_date(
     return None
 
 
-def build(
-    config: Config, directory: Path, settings: dict[str, Any], inputs: list[dict[str, Any]]
-) -> None:
+def build(config: Config, directory: Path, inputs: list[dict[str, Any]]) -> None:
     """Make a new prepared directory and put it in place of the old one."""
     about: dict[str, Any] = {}
+    # Both sets are read once before the long steps begin, so that errors in them show up early.
+    count_pairs(config.data, config.data.validation, "reading validation text")
+    total = count_pairs(config.data, config.data.train, "reading training text")
+    config = replace(config, data=choose_encoding(config.data, pairs=total))
     with replaced_directory(directory, about) as temporary:
         about |= {
             "format": PREPARED_DATA,
-            "settings": settings,
+            "settings": settings_that_matter(config),
             "inputs": [
                 {**entry, "sha256": prepared_directory.input_sha256(entry)} for entry in inputs
             ],
-            **write_data(config, temporary),
+            **write_data(config, temporary, total),
             "versions": {name: version(name) for name in VERSIONED},
         }
         if prepared_directory.describe_inputs(input_roles(config.data)) != inputs:
@@ -202,13 +212,10 @@ def build(
             )
 
 
-def write_data(config: Config, directory: Path) -> dict[str, Any]:
+def write_data(config: Config, directory: Path, total: int) -> dict[str, Any]:
     """Write the codec and the corpora; returns their description for the manifest."""
     data = config.data
     workers = data.workers or available_cores()
-    # Both sets are read once before the long steps begin, so that errors in them show up early.
-    count_pairs(data, data.validation, "reading validation text")
-    total = count_pairs(data, data.train, "reading training text")
     codec = learn_codec(config, total, workers=workers)
     codec.save(directory)
     train = encode_training(data, directory, codec, total=total, workers=workers)

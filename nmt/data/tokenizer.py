@@ -101,7 +101,8 @@ def _load_jieba() -> Any:
             import jieba
     except ImportError:
         raise DataError(
-            "the tokenizer `jieba` needs the package jieba: pip install nmt[chinese]"
+            "the tokenizer `jieba` needs the package jieba: pip install nmt[chinese]; or set "
+            "`data.tokenizer` to none"
         ) from None
     jieba.setLogLevel(logging.ERROR)
     segmenter = jieba.Tokenizer()

@@ -25,7 +25,7 @@ def training_hours(config: Config, gpus: int, cores: int) -> tuple[float, float]
     """The least and the most hours that the updates of a run will take."""
     train = config.train
     tokens = train.max_updates * train.batch_tokens * train.accumulate
-    vocabulary = min(VOCABULARY, config.data.subword.merges)
+    vocabulary = min(VOCABULARY, config.data.subword.merges or VOCABULARY)
     work = tokens * flops_per_token(config.model, vocabulary)
     if gpus:
         together = gpus * (GPU_EFFICIENCY if gpus > 1 else 1.0)

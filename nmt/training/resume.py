@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from nmt.config.config import Config
 from nmt.config.differences import differences
+from nmt.data.encoding_choice import with_choices_of
 from nmt.errors import ConfigError
 
 # Keys that may change between two parts of a run: they change no update. The text files may move:
@@ -50,5 +51,7 @@ def with_saved_choices(config: Config, saved: Config) -> Config:
     """
     train = config.train
     return replace(
-        config, train=replace(train, save_every=train.save_every or saved.train.save_every)
+        config,
+        data=with_choices_of(config.data, saved.data),
+        train=replace(train, save_every=train.save_every or saved.train.save_every),
     )

@@ -18,6 +18,7 @@ from nmt.data.prepare import (
     out_of_date,
     prepare,
     settings_that_matter,
+    with_prepared_choices,
 )
 from nmt.data.prepared_directory import describe_inputs
 from nmt.errors import ConfigError, DivergedError, IntegrityError, StorageError
@@ -66,6 +67,7 @@ def train(config: Config, stop: StopRequest, *, inspect: Inspection) -> int:
             if team.is_main:
                 stop.before_leaving = partial(record_stop, config.run_dir, saved)
             prepared = prepared_data(config, saved, team)
+            config = with_prepared_choices(config, prepared)
             trainer = build_trainer(
                 config, team, prepared, store=store, saved=saved, inspect=inspect
             )

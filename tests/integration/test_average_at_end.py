@@ -83,7 +83,7 @@ def test_an_earlier_run_keeps_its_cadence(finished: Path, tmp_path: Path) -> Non
     del settings["train"]["save_every"]
     path = tmp_path / "copy" / "config.yaml"
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    assert load_config(path).train.save_interval == 25
+    assert load_config(path).train.save_interval == 20
     assert train.main(["--config", str(path)]) == 0
     assert CheckpointStore(tmp_path / "copy" / "run").steps() == [30, 35, 36]
 
@@ -100,3 +100,19 @@ def test_an_average_without_its_data_is_not_measured(
         shutil.move(finished / "elsewhere", finished / "prepared")
     assert "not measured" in capsys.readouterr().err
     assert find_model(tmp_path / "run") == tmp_path / "run" / "average"
+
+
+def test_an_earlier_run_keeps_its_tokenizer_and_subwords(finished: Path, tmp_path: Path) -> None:
+    """The defaults were others then: its checkpoints name them, and its config need not."""
+    for name in ("data", "prepared"):
+        shutil.copytree(finished / name, tmp_path / name)
+    settings = tiny_config(tmp_path, max_updates=12)
+    settings["data"]["tokenizer"] = "none"
+    path = write_run(tmp_path, settings)
+    assert train.main(["--config", str(path)]) == 0
+    del settings["data"]["tokenizer"], settings["data"]["subword"]["merges"]
+    settings["train"]["max_updates"] = 14
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    assert train.main(["--config", str(path)]) == 0
+    written = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["data"]
+    assert (written["tokenizer"], written["subword"]["merges"]) == ("none", 20)

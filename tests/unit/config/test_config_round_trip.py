@@ -204,7 +204,7 @@ def test_the_text_is_pleasant_to_read():
         "  tokenizer: moses\n"
         "  subword:\n"
         "    kind: bpe\n"
-        "    merges: 32000\n"
+        "    merges: 0\n"
         "    joint: true\n"
     )
     assert (
