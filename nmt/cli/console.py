@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 import nmt
@@ -141,6 +142,19 @@ def guarded(parser: argparse.ArgumentParser, command: Command, argv: Sequence[st
         if not is_out_of_memory(error):
             raise
         return fail(parser.prog, "not enough memory", MemoryLimitError.exit_code)
+
+
+def shown(path: Path) -> str:
+    """A path as a user would write it: relative where it lies in the working directory."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def suggest(command: str) -> None:
+    """Name the command that usually follows, as the last line of this one."""
+    logging.getLogger("nmt.cli").info("next: %s", command)
 
 
 def fail(program: str, message: str, exit_code: int) -> int:

@@ -45,6 +45,10 @@ def run_prepare(arguments: argparse.Namespace) -> None:
     else:
         prepared = prepare(config)
     print("\n".join(summary(prepared)), file=sys.stderr)
+    if not arguments.verify:
+        console.suggest(
+            f"nmt-train --config {' '.join([str(arguments.config), *arguments.overrides])}"
+        )
 
 
 def summary(prepared: "Prepared") -> list[str]:

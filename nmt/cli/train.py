@@ -1,6 +1,7 @@
 """nmt-train: train a model from a config, or resume its training."""
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from functools import partial
 from nmt.cli import console
 from nmt.cli.arguments import add_config, add_flag
 from nmt.training.signals import StopRequest
+
+logger = logging.getLogger("nmt.cli.train")
 
 
 def build_parser() -> console.SettingsParser:
@@ -48,14 +51,22 @@ def run(arguments: argparse.Namespace, stop: StopRequest) -> int:
     if arguments.print_config:
         sys.stdout.write(dump_config(config))
         return 0
-    if os.environ.get("RANK", "0") == "0":
+    is_main = os.environ.get("RANK", "0") == "0"
+    if is_main:
         from nmt.storage.lock import check_free
 
         check_free(config.run_dir)  # before torch is imported, which takes seconds
+        logger.info("run directory: %s", console.shown(config.run_dir))
     from nmt.analysis.inspection import inspect_attention
+    from nmt.training.result import read_result
     from nmt.training.run import train
 
-    return train(config, stop, inspect=inspect_attention)
+    code = train(config, stop, inspect=inspect_attention)
+    if is_main and read_result(config.run_dir).get("status") == "finished":
+        run_dir = console.shown(config.run_dir)
+        logger.info("the model is in %s", run_dir)
+        console.suggest(f"nmt-translate --model {run_dir} --input FILE --output FILE")
+    return code
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from nmt.decoding.lines import LineTranslator
     from nmt.decoding.streaming import LineSource
     from nmt.decoding.translator import Translator
+
+logger = logging.getLogger("nmt.cli.translate")
 
 DESCRIPTION = """\
 Translate raw text, one line for each input line, in order: an empty line for a blank one. Lines are
@@ -150,6 +153,16 @@ def translate(arguments: argparse.Namespace) -> None:
         work = write_translations if arguments.score_only is None else write_scores
         failures = work(arguments, models, options, source, progress.update)
     failures.check()
+    if arguments.output is not None:
+        tell_output(arguments)
+
+
+def tell_output(arguments: argparse.Namespace) -> None:
+    """Name the file that was written, and the next command for it."""
+    output = console.shown(arguments.output)
+    logger.info("%s is written", output)
+    if arguments.score_only is None and not arguments.scores and not (arguments.nbest or 1) > 1:
+        console.suggest(f"nmt-score --hypothesis {output} --reference FILE")
 
 
 def write_scores(

@@ -24,6 +24,7 @@ from nmt.training.distributed import Processes
 from nmt.training.divergence import WINDOW, Watch, loss_bounds
 from nmt.training.failures import WriteFailures
 from nmt.training.metrics import RunLog
+from nmt.training.pace import Pace
 from nmt.training.saving import Saver
 from nmt.training.schedule import learning_rate
 from nmt.training.signals import EXIT_CODES, StopRequest
@@ -89,6 +90,7 @@ class Trainer:
             updates = stack.enter_context(closing(self.updates()))
             self.started = time.monotonic()
             self.agreement = StopAgreement(self.processes)
+            self.pace = Pace(config, update=state.update)
             while not self.finished():
                 update = next(updates)
                 result = self.updater.run(update, state)
@@ -98,15 +100,19 @@ class Trainer:
                 self.watch_sums += result.sums
                 self.watch.take(result)
                 bar.update()
+                self.pace.advance(state.update)
                 if state.update % WINDOW == 0:
                     self.check_agreement()
                     self.watch.judge(self.total(self.watch_sums))
                     self.watch_sums.zero_()
                 if state.update % config.train.log_every == 0:
                     bar.set_postfix_str(self.log_progress())
+                elif bar.disable and self.pace.line_is_due():
+                    logger.info("%s", self.pace.describe())
                 last = state.update >= config.train.max_updates
                 if last or state.update % config.validate.every == 0:
                     self.validate()
+                    bar.unpause()
                 failed = self.failures.fatal is not None
                 own_number = STORAGE_FAILED if failed else stop.signal
                 number = self.agreement.number(own_number, update=state.update)
@@ -195,7 +201,7 @@ class Trainer:
         short = f"loss {record['loss']:.3f}, {record['tokens_per_second']:,.0f} tokens/s"
         if self.log is not None:
             self.log.write("train", state.update, record)
-            logger.info("update %d: %s, epoch %d", state.update, short, state.epoch + 1)
+            logger.info("%s: %s, epoch %d", self.pace.describe(), short, state.epoch + 1)
         return short
 
     def measure_speed(self, tokens: float) -> tuple[float, float]:
@@ -237,7 +243,9 @@ class Trainer:
             logger.info("update %d: validation %s%s", state.update, shown, end)
             if better:
                 self.saver.put_best()
-        self.started += time.monotonic() - before  # the speed of training is that of training
+        seconds = time.monotonic() - before
+        self.started += seconds  # the speed of training is that of training
+        self.pace.validated(seconds)
 
     def is_better(self, score: float) -> bool:
         """Whether a score is finite and beats the best one so far."""

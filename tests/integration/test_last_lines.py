@@ -1,0 +1,45 @@
+"""What commands say at their beginning and end: what was made, and which command follows."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from support.runs import tiny_config, write_run
+
+from nmt.cli import average_checkpoints, prepare, train, translate
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines on standard error."""
+    return capsys.readouterr().err.splitlines()
+
+
+def test_each_command_names_what_it_made_and_the_next_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write_run(tmp_path, tiny_config(tmp_path, max_updates=12, log_every=6))
+    monkeypatch.chdir(tmp_path)
+    assert prepare.main(["--config", "config.yaml"]) == 0
+    assert lines(capsys)[-1] == "next: nmt-train --config config.yaml"
+
+    assert train.main(["--config", str(config)]) == 0
+    said = lines(capsys)
+    assert said[0] == "run directory: run"
+    assert "update 1 of 12, " in "\n".join(said)
+    assert any(line.startswith("update 6 of 12, ") and " left: loss " in line for line in said)
+    assert said[-2:] == [
+        "the model is in run",
+        "next: nmt-translate --model run --input FILE --output FILE",
+    ]
+
+    assert average_checkpoints.main(["--run", "run"]) == 0
+    assert lines(capsys)[-1] == "next: nmt-translate --model run --input FILE --output FILE"
+
+    command = said[-1].removeprefix("next: ")
+    command = command.replace("FILE", "data/validation.src", 1).replace("FILE", "out.tgt")
+    assert translate.main(shlex.split(command)[1:]) == 0
+    assert lines(capsys)[-2:] == [
+        "out.tgt is written",
+        "next: nmt-score --hypothesis out.tgt --reference FILE",
+    ]
+    assert len((tmp_path / "out.tgt").read_text().splitlines()) == 12
