@@ -119,7 +119,7 @@ def add_choice(
 
 def add_config(parser: argparse._ActionsContainer, *, example: str) -> None:
     """The option --config and the settings that override its values."""
-    add_path(parser, "--config", "config file (YAML)", required=True)
+    add_path(parser, "--config", "config file (YAML), or quickstart", required=True)
     meaning = f"overrides a value of the config, such as {example}"
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=meaning)
 

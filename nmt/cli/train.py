@@ -21,6 +21,8 @@ def build_parser() -> console.SettingsParser:
         description="Train a translation model. The data is prepared first if that has not been "
         "done. The same\ncommand resumes a run that was stopped or killed, exactly where it was.",
         epilog="examples:\n"
+        "  nmt-train --config quickstart\n"
+        "  nmt-train --config my.yaml --plan\n"
         "  nmt-train --config configs/demo/rela-g-cross.yaml\n"
         "  nmt-train --config my.yaml train.max_updates=2000 model.attention.cross=rela-g\n"
         "  torchrun --nproc-per-node=8 -m nmt.cli.train --config my.yaml\n\n"
@@ -34,6 +36,11 @@ def build_parser() -> console.SettingsParser:
     add_config(parser, example="train.max_updates=2000")
     meaning = "print the config with all defaults and overrides to standard output, and exit"
     add_flag(parser, "--print-config", meaning)
+    meaning = (
+        "train nothing: print what the config leads to (data, parameters, memory, epochs, time by "
+        "a measured second of training) and warn of settings that do not fit the data"
+    )
+    add_flag(parser, "--plan", meaning)
     return parser
 
 
@@ -50,6 +57,11 @@ def run(arguments: argparse.Namespace, stop: StopRequest) -> int:
     config = load_config(arguments.config, arguments.overrides)
     if arguments.print_config:
         sys.stdout.write(dump_config(config))
+        return 0
+    if arguments.plan:
+        from nmt.training.plan import make_plan
+
+        print(make_plan(config))
         return 0
     is_main = os.environ.get("RANK", "0") == "0"
     if is_main:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import nmt
 from nmt.config import checks
 from nmt.config.config import Config
 from nmt.config.document import (
@@ -24,6 +25,7 @@ from nmt.config.schema import Reader, expand, merge, to_yaml
 from nmt.errors import ConfigError
 
 EXTENDS = "extends"
+BUILTIN = Path(nmt.__file__).parent / "builtin"
 MOST_PROBLEMS_SHOWN = 100
 
 
@@ -31,9 +33,13 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The config of a file and the files it extends, with overrides `section.key=value`.
 
     Raises ConfigError with all problems. Paths are relative to the file that contains them, paths
-    of overrides to the working directory.
+    of overrides to the working directory. If there is no such file, the path may be the name of a
+    built-in config, whose run directory is runs/NAME in the working directory.
     """
     problems: list[Problem] = []
+    if not path.exists() and str(path) in builtin_configs():
+        overrides = [f"run_dir=runs/{path}", *overrides]
+        path = BUILTIN / f"{path}.yaml"
     try:
         tree = _read_with_bases(path, str(path), problems, [])
     except UnreadableError as error:
@@ -48,6 +54,11 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
             continue
         changes = merge(changes, change, Config, keep_variants=True)
     return _build(merge(tree, changes, Config), tree.place, problems)
+
+
+def builtin_configs() -> list[str]:
+    """The names of the configs that are part of the package."""
+    return sorted(path.stem for path in BUILTIN.glob("*.yaml"))
 
 
 def parse_config(text: str, *, name: str, directory: Path) -> Config:
@@ -88,6 +99,10 @@ def _place(keys: tuple[str, ...], places: dict[str, Location], root: Location) -
 
 def _read_with_bases(path: Path, name: str, problems: list[Problem], above: list[Path]) -> Node:
     """The tree of a file, merged into that of the file it extends, and so on."""
+    if not path.exists() and not above and path.parent == Path():
+        known = ", ".join(builtin_configs())
+        message = f"there is no such config file, and no built-in config of this name ({known})"
+        raise UnreadableError(Location(Source(name, path.parent, has_lines=False)), message)
     source = Source(name, path.parent)
     tree = expand(read_document(path, source, problems), Config)
     if not isinstance(tree, MappingNode):

@@ -1,0 +1,207 @@
+"""What a config would do: data, model, memory and time, and settings that do not fit the data.
+
+Nothing is written to the run directory: the numbers come from a sample of the text, prepared in a
+temporary directory, and from a few updates on it.
+"""
+
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from nmt.config.config import Config, ParallelFiles
+from nmt.data.batching import BatchStream, make_batch, plan_epoch
+from nmt.data.encoding_choice import choose_encoding, num_subwords
+from nmt.data.prepare import Prepared, count_pairs, evenly, prepare, read
+from nmt.data.text import LineWriter, ReadStatistics
+from nmt.model.summary import summarize
+from nmt.model.transformer import Transformer
+from nmt.training.distributed import processes
+from nmt.training.loss import TranslationLoss
+from nmt.training.pace import duration
+from nmt.training.precision import with_precision
+from nmt.training.state import TrainingState
+from nmt.training.update import Updater
+
+SAMPLE = 20_000  # pairs that the data is judged by
+MEASURED_SECONDS = 1.0
+BYTES_PER_PARAMETER = 16  # weight, gradient and Adam's two moments, in float32
+MOST_EPOCHS = 200
+FEWEST_UPDATES_PER_EPOCH = 10
+MOST_LEFT_OUT = 0.01
+MOST_VALIDATION_LINES = 5_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The numbers that a config leads to."""
+
+    config: Config
+    pairs: int  # in the text, bad lines not counted
+    kept: float  # the share of pairs that are not left out
+    source_tokens: float  # per sentence
+    target_tokens: float
+    source_vocabulary: int
+    target_vocabulary: int
+    validation_pairs: int
+    updates_per_epoch: float
+    parameters: int
+    peak_bytes: int  # of this process, while it trained
+    seconds_per_update: float
+
+    @property
+    def epochs(self) -> float:
+        """Epochs of the whole run."""
+        return self.config.train.max_updates / self.updates_per_epoch
+
+    def __str__(self) -> str:
+        train = self.config.train
+        lengths = f"{self.source_tokens:.1f} and {self.target_tokens:.1f} subwords"
+        vocabulary = f"{self.source_vocabulary:,} source, {self.target_vocabulary:,} target"
+        states = self.parameters * BYTES_PER_PARAMETER
+        rows = {
+            "training pairs": f"{self.pairs:,}, {lengths} on average; {self.kept:.1%} are used",
+            "validation pairs": f"{self.validation_pairs:,}",
+            "vocabulary": f"{vocabulary} (of a sample)",
+            "parameters": f"{self.parameters:,}",
+            "memory": f"{gigabytes(states)} for weights, gradients and Adam; the largest batch "
+            f"adds to that (this process: {gigabytes(self.peak_bytes)} at its peak)",
+            "updates": f"{train.max_updates:,}, of which {self.updates_per_epoch:,.0f} are an "
+            f"epoch: {self.epochs:,.1f} epochs",
+            "time": f"{duration(train.max_updates * self.seconds_per_update)} at "
+            f"{self.seconds_per_update:.2f} s per update, validations not counted",
+        }
+        lines = [f"{name:<18}{value}" for name, value in rows.items()]
+        return "\n".join([*lines, *(f"warning: {text}" for text in warnings(self))])
+
+
+def gigabytes(count: int) -> str:
+    """A number of bytes as text."""
+    return f"{count / 1e9:.2f} GB"
+
+
+def warnings(plan: Plan) -> Iterator[str]:
+    """Settings that do not fit the data, each with what to do."""
+    data, train, validate = plan.config.data, plan.config.train, plan.config.validate
+    size = data.subword.merges if data.subword.kind == "bpe" else data.subword.vocabulary_size
+    if data.subword.kind != "none" and size >= 4 * num_subwords(plan.pairs):
+        yield (
+            f"data.subword: {size:,} subwords are many for {plan.pairs:,} pairs; "
+            f"{num_subwords(plan.pairs):,} are usual"
+        )
+    if 1 - plan.kept > MOST_LEFT_OUT:
+        yield (
+            f"data.max_length {data.max_length} and data.max_ratio {data.max_ratio:g} leave out "
+            f"{1 - plan.kept:.1%} of the pairs"
+        )
+    if train.schedule.warmup > train.max_updates / 2:
+        yield (
+            f"train.schedule.warmup {train.schedule.warmup:,} is more than half of "
+            f"train.max_updates {train.max_updates:,}; a tenth to a fifth is usual"
+        )
+    if plan.updates_per_epoch < FEWEST_UPDATES_PER_EPOCH:
+        yield (
+            f"an epoch has only {plan.updates_per_epoch:.0f} updates; lower train.batch_tokens "
+            f"{train.batch_tokens:,} or train.accumulate {train.accumulate}"
+        )
+    if plan.epochs > MOST_EPOCHS:
+        yield (
+            f"each pair is seen {plan.epochs:,.0f} times; lower train.max_updates, or set "
+            "validate.patience"
+        )
+    if plan.epochs < 1:
+        yield f"only {plan.epochs:.0%} of the data is seen; raise train.max_updates"
+    if validate.every > train.max_updates:
+        yield (
+            f"validate.every {validate.every:,} is more than train.max_updates: there is one "
+            "validation, at the end"
+        )
+    lines = min(plan.validation_pairs, validate.sentences or plan.validation_pairs)
+    if validate.beam and lines > MOST_VALIDATION_LINES:
+        yield f"each validation translates {lines:,} lines; validate.sentences limits that"
+
+
+def make_plan(config: Config) -> Plan:
+    """Sample the data, build the model and measure a second of training."""
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
+    pairs = count_pairs(config.data, config.data.train, "reading training text")
+    config = replace(config, data=choose_encoding(config.data, pairs=pairs))
+    with tempfile.TemporaryDirectory(prefix="nmt-plan-") as name:
+        prepared = prepare_sample(config, Path(name), pairs)
+        corpora, vocabulary = prepared.about["corpora"], prepared.about["vocabulary"]
+        train = corpora["train"]
+        parameters, seconds = measure_training(config, prepared)
+        return Plan(
+            config=config,
+            pairs=pairs,
+            kept=train["pairs"] / train["read"],
+            source_tokens=train["source"]["tokens"] / train["pairs"],
+            target_tokens=train["target"]["tokens"] / train["pairs"],
+            source_vocabulary=vocabulary["source"],
+            target_vocabulary=vocabulary["target"],
+            validation_pairs=corpora["validation"]["pairs"],
+            updates_per_epoch=updates_per_epoch(config, prepared, scale=pairs / train["read"]),
+            parameters=parameters,
+            peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            seconds_per_update=seconds,
+        )
+
+
+def prepare_sample(config: Config, directory: Path, pairs: int) -> Prepared:
+    """Prepare an even sample of the training text, and all of the validation text."""
+    files = ParallelFiles((directory / "sample.source",), (directory / "sample.target",))
+    sample = evenly(
+        read(config.data, config.data.train, ReadStatistics()), min(SAMPLE, pairs), pairs
+    )
+    with LineWriter(files.source[0]) as source, LineWriter(files.target[0]) as target:
+        for pair in sample:
+            source.write(pair.source)
+            target.write(pair.target)
+    data = replace(config.data, train=files, prepared_dir=directory / "prepared")
+    return prepare(replace(config, data=data))
+
+
+def updates_per_epoch(config: Config, prepared: Prepared, *, scale: float) -> float:
+    """The updates of an epoch of all the data, which is `scale` times the sample."""
+    corpus, train = prepared.train, config.train
+    batches = plan_epoch(
+        corpus.source_lengths,
+        corpus.target_lengths,
+        batch_tokens=train.batch_tokens,
+        seed=config.seed,
+        epoch=0,
+    )
+    return max(len(batches) * scale / train.accumulate, 1.0)
+
+
+def measure_training(config: Config, prepared: Prepared) -> tuple[int, float]:
+    """The parameters of the model, and the seconds that an update takes after the first."""
+    with processes(config.train) as team:
+        config = with_precision(config, team.device)
+        model = Transformer(
+            config.model,
+            source_vocabulary_size=len(prepared.codec.source.vocabulary),
+            target_vocabulary_size=len(prepared.codec.target.vocabulary),
+        ).to(team.device)
+        loss = TranslationLoss(model, smoothing=config.train.label_smoothing)
+        first = make_batch(prepared.train, torch.zeros(1, dtype=torch.int64).numpy())
+        updater, state = Updater(loss, config, team, idle_batch=first), TrainingState()
+        loss.train()
+        stream = BatchStream(
+            prepared.train,
+            batch_tokens=config.train.batch_tokens,
+            seed=config.seed,
+            accumulate=config.train.accumulate,
+        )
+        updates = stream.updates()
+        updater.run(next(updates), state).sums.cpu()
+        count, started = 0, time.monotonic()
+        while (seconds := time.monotonic() - started) < MEASURED_SECONDS or count == 0:
+            updater.run(next(updates), state).sums.cpu()
+            count += 1
+        return summarize(model).total, seconds / count
