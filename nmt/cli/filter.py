@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.cli import console
 from nmt.cli.arguments import add_flag, add_number, add_path, check_outputs, new_parser, share
+from nmt.cli.cleaning import add_cleaning, clean_pairs
 from nmt.cli.pair_arguments import MODEL, add_reading, open_model
 from nmt.data.text import EMPTY, BadLine, LineWriter, read_lines, read_text
 from nmt.errors import DataError, UserError
@@ -28,7 +29,8 @@ logger = logging.getLogger("nmt.cli.filter")
 
 DESCRIPTION = """\
 Score every pair of a parallel corpus with a model. The output is a table of tab-separated values
-with a header line and one line per pair, in order."""
+with a header line and one line per pair, in order. With --clean, no model is needed: pairs are kept
+by rules of length, script and duplicates."""
 
 EPILOG = """\
 columns:
@@ -45,6 +47,7 @@ columns:
                      ranks last and is never kept
 
 examples:
+  nmt-filter --clean --source web.en --target web.de --keep-source tidy.en --keep-target tidy.de
   nmt-filter --model runs/demo --source web.en --target web.de --output scores.tsv
   nmt-filter --model runs/demo --source web.en --target web.de --output scores.tsv \\
       --keep-best 0.8 --keep-source clean.en --keep-target clean.de
@@ -60,7 +63,7 @@ def build_parser() -> console.Parser:
     """The arguments of nmt-filter."""
     parser = new_parser("nmt-filter", DESCRIPTION, EPILOG)
     group = parser.add_argument_group("input and output")
-    add_path(group, "--model", MODEL, metavar="DIR", required=True)
+    add_path(group, "--model", f"{MODEL} (not with --clean)", metavar="DIR")
     add_path(group, "--source", "source text", required=True)
     add_path(group, "--target", "target text", required=True)
     meaning = "file for the scores (default: standard output; with --json: no table is written)"
@@ -73,11 +76,11 @@ def build_parser() -> console.Parser:
     add_path(group, "--keep-target", "file for the kept target lines")
     group.add_argument(
         "--rank-by",
-        default="null_rate",
+        default="log_probability",
         metavar="COLUMN",
-        help="column to rank the pairs by (default: null_rate; for models whose weights sum to 1, "
-        "such as softmax, give log_probability)",
+        help="column to rank the pairs by (default: log_probability)",
     )
+    add_cleaning(parser)
     group = parser.add_argument_group("evaluation")
     add_path(group, "--labels", "labels of the pairs, one word per line")
     group.add_argument(
@@ -92,6 +95,8 @@ def build_parser() -> console.Parser:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Reject options that do not belong together, before any work is done."""
+    if arguments.model is None:
+        raise UserError("--model DIR is needed to score pairs (with --clean no model is)")
     kept = (arguments.keep_best, arguments.keep_source, arguments.keep_target)
     if any(part is not None for part in kept) and any(part is None for part in kept):
         raise UserError(
@@ -104,7 +109,10 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 def filter_pairs(arguments: argparse.Namespace) -> None:
-    """Score all pairs, report on labels and keep the best pairs."""
+    """Score all pairs, report on labels and keep the best pairs; or clean without a model."""
+    if arguments.clean:
+        clean_pairs(arguments)
+        return
     check_arguments(arguments)
     from nmt.analysis.filtering import score_columns
     from nmt.decoding.failures import LineFailures
@@ -146,8 +154,8 @@ def check_ranking(
     if arguments.keep_best is not None and arguments.rank_by.startswith("null_rate"):
         raise UserError(
             f"--rank-by {arguments.rank_by}: all null rates are 0 with this model, so they cannot "
-            "rank its pairs; add --rank-by log_probability, or give a model whose cross-attention "
-            "is rela-g or rela-i"
+            "rank its pairs; leave --rank-by out, or give a model whose cross-attention is rela-g "
+            "or rela-i"
         )
 
 

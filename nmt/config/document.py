@@ -146,12 +146,24 @@ def parse_document(text: str, source: Source, problems: list[Problem]) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Location(source, mark.line + 1, mark.column + 1) if mark else Location(source)
+        if mark is not None and _starts_with_tab(text, mark.line):
+            message = "this is not valid YAML: the line is indented with a tab; use spaces"
+            raise UnreadableError(place, message) from None
         reasons = [reason for reason in (error.context, error.problem) if reason]
         raise UnreadableError(place, f"this is not valid YAML: {', '.join(reasons)}") from None
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         # Characters that YAML does not allow; only these errors have no mark.
         reason = getattr(error, "reason", "invalid characters")
         raise UnreadableError(Location(source), f"this is not valid YAML: {reason}") from None
+
+
+def _starts_with_tab(text: str, line: int) -> bool:
+    """Whether there is a tab in the indentation of a line, counted from 0."""
+    lines = text.split("\n")
+    if line >= len(lines):
+        return False
+    content = lines[line].lstrip()
+    return "\t" in lines[line][: len(lines[line]) - len(content)]
 
 
 class _Builder:

@@ -152,10 +152,20 @@ def expand(node: Node, section: Any) -> Node:
             node.place, {name: Entry(node.place, node) for name in names}, complete=True
         )
     # `attention: {kind: x, option: y}` sets each of several sections to the same.
-    inner = _shorthand(type_hints(section)[names[0]])
-    if isinstance(node, MappingNode) and len(names) > 1 and inner and inner[0] in node.entries:
+    if isinstance(node, MappingNode) and len(names) > 1 and _is_of_each(node, section, names[0]):
         return MappingNode(node.place, {name: Entry(node.place, node) for name in names})
     return node
+
+
+def _is_of_each(node: MappingNode, section: Any, name: str) -> bool:
+    """Whether a mapping has the keys of the sections that a shorthand sets, not of their parent."""
+    inner = type_hints(section)[name]
+    if not _shorthand(inner):
+        return False
+    keys = section_keys(inner)
+    return _shorthand(inner)[0] in node.entries or (
+        bool(node.entries) and node.entries.keys() <= keys.keys()
+    )
 
 
 def merge(base: Node, over: Node, annotation: Any, *, keep_variants: bool = False) -> Node:

@@ -139,11 +139,11 @@ def test_softmax_has_no_null_rate_and_says_so(
     assert {row["null_rate"] for row in scored} == {"0.000000"}
     assert "all null rates are 0" in err
     kept = [f"--keep-source={tmp_path / 'a'}", f"--keep-target={tmp_path / 'b'}"]
-    assert run(folder, "--keep-best=0.8", *kept, kind="softmax") == 2
-    assert "--rank-by log_probability" in capfd.readouterr().err
+    assert run(folder, "--keep-best=0.8", "--rank-by=null_rate", *kept, kind="softmax") == 2
+    assert "leave --rank-by out" in capfd.readouterr().err
     assert os.listdir(tmp_path) == []
-    options = ["--keep-best=0.8", "--rank-by=log_probability", *kept]
-    assert run(folder, *options, kind="softmax") == 0
+    assert run(folder, "--keep-best=0.8", *kept, kind="softmax") == 0
+    assert "by log_probability" in capfd.readouterr().err
     assert len((tmp_path / "a").read_text(encoding="utf-8").split("\n")) == 8 + 1
 
 
@@ -205,3 +205,43 @@ def test_pairs_without_finite_numbers_are_not_scored_and_end_with_6(
     assert "source:2: not scored" in err
     assert err.strip().splitlines()[-1].endswith("(the first is line 2); their scores are nan")
     assert (tmp_path / "a").read_text() == "the dog\nthe man\n"
+
+
+CLEANED = [
+    ("A dog sleeps.", "Ein Hund schläft.", True),
+    ("A dog sleeps.", "Ein Hund schläft.", False),  # a duplicate
+    ("A man and a dog and a cat and a bird are here now.", "Ja.", False),  # the ratio
+    ("A cat.", "Кошка.", False),  # the script
+    ("word " * 300, "Wort " * 300, False),  # the length
+    ("A cat\u200b sleeps.", "Eine Katze schläft.", True),
+]
+
+
+def test_cleaning_needs_no_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    paths = {name: tmp_path / name for name in ("source", "target", "keep-source", "keep-target")}
+    for name, column in (("source", 0), ("target", 1)):
+        text = "".join(f"{row[column].strip()}\n" for row in CLEANED)
+        paths[name].write_text(text, encoding="utf-8")
+    options = [f"--{name}={path}" for name, path in paths.items()]
+    assert command.main(["--clean", *options, "--max-ratio=5", "--target-script=latin"]) == 0
+    kept = paths["keep-target"].read_text(encoding="utf-8").splitlines()
+    assert kept == [target for _, target, wanted in CLEANED if wanted]
+    error = capfd.readouterr().err
+    assert error.splitlines()[-1] == "kept 2 of 6 pairs"
+    assert "1 pairs left out: duplicate" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--clean"], "--clean needs --keep-source FILE and --keep-target FILE"),
+        (["--clean", "--model=x"], "leave out --model"),
+        ([], "--model DIR is needed"),
+    ],
+)
+def test_mistakes_of_cleaning(
+    folder: Path, options: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = [f"--source={folder / 'source'}", f"--target={folder / 'target'}"]
+    assert command.main([*files, *options]) == 2
+    assert message in capfd.readouterr().err

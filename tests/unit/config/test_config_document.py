@@ -43,7 +43,7 @@ HOSTILE = {
     "no key": ("~: 1", ":1: ", "as key"),
     "a list": ("- a\n- b", ":1: ", "expected a mapping"),
     "a word": ("seed", ":1: ", "expected a mapping"),
-    "tab": ("data:\n\tx: 1", ":2: ", "not valid YAML"),
+    "tab": ("data:\n\tx: 1", ":2: ", "not valid YAML: the line is indented with a tab; use spaces"),
     "unclosed": ("seed: [1, 2\nx: 3", ":2: ", "not valid YAML"),
     "unclosed quote": ("seed: 'x\n", "", "not valid YAML"),
     "control character": ("seed: \x07", "", "not valid YAML"),

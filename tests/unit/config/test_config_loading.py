@@ -243,3 +243,17 @@ def test_loading_needs_no_torch(extend, tmp_path):
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.attention.kind=entmax", "model.attention.alpha=learned"],
+        ["model.attention.alpha=learned", "model.attention.kind=entmax"],
+        ["model.attention=entmax", "model.attention.alpha=learned"],
+    ],
+)
+def test_an_option_of_all_attention_on_the_command_line(overrides):
+    attention = load_config(Path("quickstart"), overrides).model.attention
+    learned = SublayerAttentionConfig("entmax", alpha="learned")
+    assert (attention.encoder_self, attention.decoder_self, attention.cross) == (learned,) * 3
