@@ -89,13 +89,15 @@ class AttentionCore(nn.Module):
         rate = config.attention_dropout
         return cls(config.dim, config.heads, attention=attention, dropout=rate)
 
-    def forward(self, projections: tuple[Tensor, ...], visible: Tensor | None) -> Tensor:
+    def forward(
+        self, projections: tuple[Tensor, ...], visible: Tensor | None, *, causal: bool = False
+    ) -> Tensor:
         """[B, Q, D] for projections that hold query, key and value side by side.
 
         That is (query_key_value [B, T, 3 D],) or (query [B, Q, D], key_value [B, K, 2 D]).
         visible is broadcastable to [B, H, Q, K].
         """
-        call = self.call(visible)
+        call = self.call(visible, causal=causal)
         return self.finish(attention(call, projections, visible, self.weights.values()))
 
     def attend(self, query: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> Tensor:
@@ -108,7 +110,7 @@ class AttentionCore(nn.Module):
             cached_attention(call, query, memory.key, memory.value, mask, self.weights.values())
         )
 
-    def call(self, visible: Tensor | None) -> AttentionCall:
+    def call(self, visible: Tensor | None, *, causal: bool = False) -> AttentionCall:
         """The arguments of the attention operation that are not tensors."""
         return AttentionCall(
             mapping=self.mapping,
@@ -116,6 +118,7 @@ class AttentionCore(nn.Module):
             scale=self.scale,
             dropout=self.dropout.active_rate,
             training=self.training,
+            causal=causal,
             observer=None if self.observer is None else partial(self.show, visible),
         )
 
@@ -155,9 +158,10 @@ class SelfAttention(nn.Module):
         result: Tensor = self.output(self.core.attend(query, memory, mask))
         return result
 
-    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        """[B, T, D] for x [B, T, D]."""
-        result: Tensor = self.output(self.core((self.query_key_value(x),), visible))
+    def forward(self, x: Tensor, visible: Tensor | None, *, causal: bool = False) -> Tensor:
+        """[B, T, D] for x [B, T, D]; `causal` says that `visible` hides only later positions."""
+        projections = (self.query_key_value(x),)
+        result: Tensor = self.output(self.core(projections, visible, causal=causal))
         return result
 
 

@@ -147,7 +147,7 @@ class Transformer(nn.Module):
             assert isinstance(layer, DecoderLayer)
             x = layer(
                 x,
-                partial(layer.self_attention, visible=visible),
+                partial(layer.self_attention, visible=visible, causal=True),
                 partial(layer.cross_attention, memory=memory, visible=memory_visible),
             )
         result: Tensor = self.decoder_norm(x)

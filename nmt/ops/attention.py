@@ -23,6 +23,8 @@ HALF = (torch.float16, torch.bfloat16)
 WHOLE = slice(None)
 # From this many keys on torch's fused attention is faster than blocks on a CPU, as measured.
 FUSED_KEYS_ON_CPU = 256
+# Up to this many keys our kernels hold a row of scores in one tile, and need no bias for a mask.
+FEW_KEYS_ON_GPU = 128
 
 Projections = tuple[Tensor, ...]
 Parameters = tuple[Tensor, ...]
@@ -84,7 +86,10 @@ def attention_fused(
 ) -> Tensor:
     """Softmax by torch's kernel; rows without a visible key come out as 0."""
     query, key, value = split_heads(projections, call.heads)
-    heads = functional.scaled_dot_product_attention(query, key, value, visible, call.dropout)
+    causal = call.causal and query.is_cuda  # without a mask there are faster kernels on a GPU
+    heads = functional.scaled_dot_product_attention(
+        query, key, value, None if causal else visible, call.dropout, causal
+    )
     return heads.transpose(1, 2).flatten(2)
 
 
@@ -143,6 +148,18 @@ def slower_fused(call: AttentionCall, projections: Projections, *_rest: object) 
     return f"on a CPU it is slower below {FUSED_KEYS_ON_CPU} keys" if few else None
 
 
+def slower_triton(
+    call: AttentionCall, projections: Projections, _visible: Tensor | None, _parameters: Parameters
+) -> str | None:
+    """Why torch's fused attention is better than ours, or None; by counted bytes and launches."""
+    if not call.mapping.is_softmax:
+        return None
+    if torch.compiler.is_compiling():
+        return "torch.compile makes the bias of scaled_dot_product_attention once for all layers"
+    few = projections[-1].shape[1] <= FEW_KEYS_ON_GPU
+    return None if few else f"scaled_dot_product_attention is for over {FEW_KEYS_ON_GPU} keys"
+
+
 def refuses_in_place(call: AttentionCall, x: Tensor) -> str | None:
     """Why the mapping cannot overwrite scores in place here, or None."""
     if not call.mapping.in_place:
@@ -169,9 +186,7 @@ attention = Operation(
             "fused kernels in Triton",
             cuda_attention.attention,
             accepts=cuda_attention.refuses_attention,
-            prefers=lambda call, *_rest: (
-                "scaled_dot_product_attention is faster" if call.mapping.is_softmax else None
-            ),
+            prefers=slower_triton,
         ),
         Implementation(
             "native", "C kernels", attention_native, accepts=refuses_native, prefers=too_few_heads

@@ -22,6 +22,7 @@ class AttentionCall:
     scale: float
     dropout: float  # rate on the weights
     training: bool
+    causal: bool = False  # the mask only hides the keys after a query's own position
     observer: Callable[[Tensor], None] | None = None  # takes the weights before dropout
 
 

@@ -51,7 +51,7 @@ def attention(
 
     output: Tensor = operators.attention(
         [projection.contiguous() for projection in projections],
-        visible,
+        None if call.causal else visible,
         parameters[0].float() if parameters else None,
         draw_seed(call.dropout, projections[0].device),
         call.heads,
@@ -59,6 +59,7 @@ def attention(
         call.scale,
         call.mapping.row_parameter,
         call.dropout,
+        call.causal,
     )[0]
     return output
 

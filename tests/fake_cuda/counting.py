@@ -18,6 +18,7 @@ from nmt.bench.synthetic import Shapes, synthetic_config
 from nmt.config.config import Config
 from nmt.config.search_options import SearchOptions
 from nmt.data.batching import Batch, StreamState, Update
+from nmt.data.shares import Share
 from nmt.decoding.search import Symbols, search
 from nmt.model.transformer import Transformer
 from nmt.training.distributed import Processes
@@ -87,14 +88,17 @@ def make_model(config: Config, *, vocabulary: int) -> Transformer:
 def record_update(config: Config, task: Task, *, vocabulary: int) -> Recorder:
     """The recorder of the second update, in which the state of Adam exists."""
     config = replace(config, train=replace(config.train, compile=False))
-    recorder = Recorder({"loss_inputs": task.tokens})
+    config = replace(config, train=replace(config.train, compile=False))
+    recorder = Recorder({"loss_inputs": task.tokens, "pack_inputs": task.tokens})
     with FAKE, recorder:
         batch = make_batch(task)
         model = make_model(config, vocabulary=vocabulary)
         loss = TranslationLoss(model, smoothing=config.train.label_smoothing)
         updater = Updater(loss, config, Processes(0, 1, CUDA, None), idle_batch=batch)
         state = TrainingState()
-        update = Update(0, 0, [batch], task.tokens, StreamState(0, 0))
+        update = Update(
+            0, 0, [batch], [Share(0, 0, task.sentences)], task.tokens, StreamState(0, 0)
+        )
         updater.run(update, state)
         updater.optimizer.zero_grad(set_to_none=True)
         recorder.clear()

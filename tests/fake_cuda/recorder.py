@@ -38,8 +38,8 @@ LAUNCHES = {
     "_fused_rms_norm_backward": 2,
     "cumsum": 2,
     # Ours: kernels, and torch's sums of their parts.
-    "gated_norm_backward": 3,
-    "add_norm_backward": 3,
+    "gated_norm_backward": 2,
+    "add_norm_backward": 2,
 }
 # Tensors per launch of operators on lists, such as the fused optimizer, by the number of lists.
 TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
@@ -63,7 +63,7 @@ RANDOM_BITS = 20
 LAST_NORMALISED = 3
 NEWTON_STEPS = 5
 ONE_TILE = 128  # keys that one tile of the forward pass holds
-ONE_HEAD = 64  # queries and keys of a head that one program of the backward pass holds
+ONE_HEAD = 32  # queries and keys of a head that one program of the backward pass holds
 PAGE = 512  # bytes in which CUDA memory is given out
 
 

@@ -22,22 +22,24 @@ MAPS = [
     "squared_relu",
     "identity",
 ]
-# Batch, queries, keys, heads, width of a head, causal, masked. One tile and several, forward and
-# backward; widths that are no power of two.
+# Batch, queries, keys, heads, width of a head, mask. One tile and several, forward and backward;
+# widths that are no power of two; every form of the mask.
 SHAPES = {
-    "one_tile": (2, 5, 7, 2, 16, False, True),
-    "causal": (1, 33, 33, 2, 32, True, False),
-    "causal_tiles": (2, 70, 70, 1, 64, True, False),
-    "many_keys": (1, 20, 150, 2, 24, False, True),
-    "many_queries": (1, 150, 40, 1, 16, False, True),
-    "one_of_each": (1, 1, 1, 1, 16, False, False),
+    "one_tile": (2, 5, 7, 2, 16, "keys"),
+    "causal": (1, 33, 33, 2, 32, "causal"),
+    "causal_tiles": (2, 70, 70, 1, 64, "causal"),
+    "many_keys": (1, 20, 150, 2, 24, "keys"),
+    "many_queries": (1, 150, 40, 1, 16, "keys"),
+    "one_of_each": (1, 1, 1, 1, 16, None),
+    "any_mask": (2, 5, 7, 2, 16, "any"),
+    "any_mask_tiles": (1, 40, 140, 2, 16, "any"),
 }
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2.5e-2}
 
 
 def make_call(name: str, shape: str, *, dropout: float = 0.0) -> tuple[FusedCall, list[Tensor]]:
     """A call, and projections in float32."""
-    batch, queries, keys, heads, width, causal, masked = SHAPES[shape]
+    batch, queries, keys, heads, width, mask = SHAPES[shape]
     number = MAPS.index(name)
     fixed = {"sparsemax": 1.0, "entmax15": 0.5}
     parameters = torch.randn(heads) * 0.1
@@ -45,9 +47,10 @@ def make_call(name: str, shape: str, *, dropout: float = 0.0) -> tuple[FusedCall
         parameters = torch.rand(heads) * 0.9 + 0.05
         if name in fixed:
             parameters.fill_(fixed[name])
-    visible = torch.ones(keys, keys, dtype=torch.bool).tril() if causal else None
-    if masked:
-        visible = torch.rand(batch, 1, 1, keys) > 0.3
+    visible = None
+    if mask in ("keys", "any"):
+        rows = (1, 1) if mask == "keys" else (heads, queries)
+        visible = torch.rand(batch, *rows, keys) > 0.3
         visible[1:] = False  # a sentence without a visible key
     call = FusedCall(
         heads=heads,
@@ -56,6 +59,7 @@ def make_call(name: str, shape: str, *, dropout: float = 0.0) -> tuple[FusedCall
         dropout=dropout,
         learned=name == "entmax" or number > MAPS.index("entmax"),
         visible=visible,
+        causal=mask == "causal",
         parameters=parameters,
         fixed=0.0,
         seed=torch.tensor([2026]) if dropout else None,
@@ -89,6 +93,8 @@ def by_definition(
     query, key, value = split(projections, call.heads)
     scores = query @ key.transpose(-1, -2) * call.scale
     visible = torch.ones(1, dtype=torch.bool) if call.visible is None else call.visible
+    if call.causal:
+        visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     weights = weights_by_definition(call, scores, visible.expand(scores.shape)) * factors
     return (weights @ value).transpose(1, 2).flatten(2)
 
@@ -128,7 +134,8 @@ def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float) 
 QUICK = {("softmax", "one_tile"), ("sparsemax", "many_keys"), ("entmax15", "causal_tiles")}
 QUICK |= {("entmax", "many_queries"), ("relu", "causal"), ("gelu", "one_tile")}
 QUICK |= {("leaky_relu", "one_of_each"), ("squared_relu", "one_tile"), ("identity", "causal")}
-QUICK |= {("entmax", "causal"), ("relu", "many_keys")}
+QUICK |= {("entmax", "causal"), ("relu", "many_keys"), ("relu", "any_mask")}
+QUICK |= {("softmax", "any_mask_tiles")}
 PAIRS = [
     pytest.param(name, shape, marks=[] if (name, shape) in QUICK else pytest.mark.slow)
     for name in MAPS
@@ -194,7 +201,7 @@ def test_dropout_is_the_same_forward_and_backward(name: str, shape: str) -> None
     batch, queries, keys, heads = *SHAPES[shape][:3], SHAPES[shape][3]
     wide = replace(call, map=MAPS.index("identity"), parameters=torch.full((heads,), -1.0))
     ones = [torch.zeros(batch, queries, 3 * heads * 128)]  # all scores are 0, all weights 1
-    factors = show_weights(replace(wide, visible=None), ones)
+    factors = show_weights(replace(wide, visible=None, causal=False), ones)
     assert set(factors.unique().tolist()) == {0.0, factors.max().item()}
     assert factors.max().item() == pytest.approx(1 / 0.7)
     assert factors.shape == (batch, heads, queries, keys)

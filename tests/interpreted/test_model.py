@@ -54,3 +54,14 @@ def test_learning_curve_of_the_reference(kind: str) -> None:
     found = losses(OUR_MODELS[kind], "auto", updates=3)
     expected = losses(OUR_MODELS[kind], "reference", updates=3)
     torch.testing.assert_close(found, expected, atol=0, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FUSED)
+def test_learning_curve_of_200_updates(kind: str) -> None:
+    """Rounding errors grow while a model learns, so that the end is compared more loosely."""
+    found = losses(OUR_MODELS[kind], "auto", updates=200)
+    expected = losses(OUR_MODELS[kind], "reference", updates=200)
+    torch.testing.assert_close(found[:50], expected[:50], atol=0, rtol=1e-3)
+    torch.testing.assert_close(found, expected, atol=0, rtol=2e-2)
+    assert found[-1] < 0.8 * found[0]

@@ -19,10 +19,10 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         operators.attention,
         (
             [variable(2, 5, 96)],
-            torch.ones(5, 5, dtype=torch.bool).tril(),
+            None,
             variable(2),
             SEED,
-            *(2, 4, 0.25, 0.0, 0.2),
+            *(2, 4, 0.25, 0.0, 0.2, True),
         ),
     ),
     "cross-attention": (
@@ -32,7 +32,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
             torch.rand(2, 1, 1, 7) > 0.3,
             torch.tensor([0.3, 0.6], requires_grad=True),
             None,
-            *(2, 3, 0.25, 0.0, 0.0),
+            *(2, 3, 0.25, 0.0, 0.0, False),
         ),
     ),
     "attention while decoding": (

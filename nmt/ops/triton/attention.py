@@ -12,6 +12,7 @@ import triton
 from torch import Tensor
 
 from nmt.ops.triton import attention_kernels as kernels
+from nmt.ops.triton.mappings import ENTMAX
 
 LEVELS = 1 << 32  # a dropout rate is rounded to a multiple of 1 / LEVELS
 LARGEST_HEAD = 256  # Dh beyond which the tiles would not fit into the registers
@@ -27,6 +28,7 @@ class FusedCall:
     dropout: float
     learned: bool  # whether the parameters have a gradient
     visible: Tensor | None  # boolean, broadcastable to [B, H, Q, K]
+    causal: bool  # a query sees the keys up to its own position; `visible` is None then
     parameters: Tensor | None  # [H]; None: all heads have the fixed one
     fixed: float
     seed: Tensor | None  # [1] int64, of dropout
@@ -54,24 +56,25 @@ def power_of_two(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def forward_tiles(queries: int, keys: int, width: int) -> tuple[Tiles, bool]:
+# Tiles are as large as they can be without a spilled register on sm_80, 89, 90, 100 and 120, with a
+# key mask, a causal one or none; tests/unit/ops/test_triton_builds.py holds that.
+def forward_tiles(queries: int, keys: int, width: int, mapping: int) -> tuple[Tiles, bool]:
     """Tiles of the forward pass, and whether all keys are in one."""
     most = 128 if width <= 64 else 64
     one_tile = keys <= most
-    rows = min(power_of_two(queries), 64 if width <= 128 else 32)
-    cols = power_of_two(keys) if one_tile else 64 if width <= 64 else 32
-    if one_tile and cols > 64:
-        rows = min(rows, 32)
-    return Tiles(rows, cols, 4 if rows * cols >= 2048 else 2, 1 if one_tile else 2), one_tile
+    cols = power_of_two(keys) if one_tile else 32
+    rows = min(power_of_two(queries), 32 if cols > 32 or width > 128 else 64)
+    num_warps = 4 if rows * cols >= 2048 else 2
+    if mapping == ENTMAX.value and (not one_tile or cols > 64):
+        num_warps *= 2
+    return Tiles(rows, cols, num_warps, 1 if one_tile else 2), one_tile
 
 
 def backward_tiles(queries: int, keys: int, width: int) -> tuple[Tiles, bool]:
     """Tiles of the backward pass, and whether a whole head is one tile."""
-    most = 64 if width <= 64 else 32
-    if queries <= most and keys <= most:
-        rows, cols = power_of_two(queries), power_of_two(keys)
-        return Tiles(rows, cols, 8 if rows * cols > 2048 else 4, 1), True
-    return Tiles(min(power_of_two(queries), most), 32, 4, 2), False
+    if queries <= 32 and keys <= 32:
+        return Tiles(power_of_two(queries), power_of_two(keys), 4, 1), True
+    return Tiles(min(power_of_two(queries), 64 if width <= 64 else 32), 32, 4, 2), False
 
 
 def arguments(
@@ -96,11 +99,22 @@ def arguments(
         "WIDTH": power_of_two(head_dim),
         "MAP": call.map,
         "PER_HEAD": call.parameters is not None,
-        "MASKED": call.visible is not None,
+        "MASK_FORM": mask_form(call),
         "DROPPED": dropped > 0,
         "IEEE": query.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32,
     }
     return numbers, constants
+
+
+def mask_form(call: FusedCall) -> int:
+    """The form of the mask, as the kernels number them."""
+    if call.causal:
+        assert call.visible is None
+        return int(kernels.CAUSAL.value)
+    if call.visible is None:
+        return int(kernels.NO_MASK.value)
+    per_key = all(size == 1 for size in call.visible.shape[-3:-1])
+    return int((kernels.KEY_MASK if per_key else kernels.ANY_MASK).value)
 
 
 def mask_strides(call: FusedCall, batch: int, queries: int, keys: int) -> dict[str, int]:
@@ -135,7 +149,7 @@ def attend(call: FusedCall, query: Tensor, key: Tensor, value: Tensor) -> tuple[
     output = query.new_empty(batch, queries, heads, head_dim)
     state = make_state(query, heads, queries, call.map)
     numbers, constants = arguments(call, query, key, output.transpose(1, 2))
-    tiles, one_tile = forward_tiles(queries, key.shape[2], constants["WIDTH"])
+    tiles, one_tile = forward_tiles(queries, key.shape[2], constants["WIDTH"], call.map)
     kernels.forward_kernel[(triton.cdiv(queries, tiles.queries), batch * heads)](
         *(query, key, value, output, state),
         *extras(call, state),

@@ -28,6 +28,13 @@ from nmt.ops.triton.numerics import product, random_bits
 
 NORMALISED = tl.constexpr(3)  # the last mapping whose rows sum to one
 
+# Forms of the mask: none, one per sentence [B, 1, 1, K], a query sees the keys up to its own
+# position, or any [B, H, Q, K]. The common forms take fewer registers than the general one.
+NO_MASK = tl.constexpr(0)
+KEY_MASK = tl.constexpr(1)
+CAUSAL = tl.constexpr(2)
+ANY_MASK = tl.constexpr(3)
+
 
 @triton.jit
 def load_rows(base, rows, step, count, DIM: tl.constexpr, WIDTH: tl.constexpr):
@@ -36,7 +43,7 @@ def load_rows(base, rows, step, count, DIM: tl.constexpr, WIDTH: tl.constexpr):
     inside = rows[:, None] < count
     if WIDTH != DIM:
         inside = inside & (column[None, :] < DIM)
-    return tl.load(base + rows[:, None].to(tl.int64) * step + column[None, :], inside, other=0.0)
+    return tl.load(base + rows[:, None] * step + column[None, :], inside, other=0.0)
 
 
 @triton.jit
@@ -46,18 +53,32 @@ def store_rows(base, rows, step, count, x, DIM: tl.constexpr, WIDTH: tl.constexp
     inside = rows[:, None] < count
     if WIDTH != DIM:
         inside = inside & (column[None, :] < DIM)
-    place = base + rows[:, None].to(tl.int64) * step + column[None, :]
+    place = base + rows[:, None] * step + column[None, :]
     tl.store(place, x.to(base.dtype.element_ty), inside)
 
 
 @triton.jit
-def find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED: tl.constexpr):
+def find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASK_FORM: tl.constexpr):
     """[M, N]: whether a query may see a key."""
-    visible = (rows[:, None] < queries) & (cols[None, :] < keys)
-    if MASKED:
-        place = rows[:, None].to(tl.int64) * mask_query + cols[None, :] * mask_key
+    if MASK_FORM == KEY_MASK:
+        shown = tl.load(mask + cols * mask_key, cols < keys, other=0) != 0
+        return (rows < queries)[:, None] & shown[None, :]
+    visible = (rows < queries)[:, None] & (cols < keys)[None, :]
+    if MASK_FORM == CAUSAL:
+        visible = visible & (rows[:, None] >= cols[None, :])
+    elif MASK_FORM == ANY_MASK:
+        place = rows[:, None] * mask_query + cols[None, :] * mask_key
         visible = visible & (tl.load(mask + place, visible, other=0) != 0)
     return visible
+
+
+@triton.jit
+def end_of_keys(rows, keys, MASK_FORM: tl.constexpr):
+    """The number of keys that any of these queries can see."""
+    if MASK_FORM == CAUSAL:
+        return tl.minimum(keys, tl.max(rows, 0) + 1)
+    else:
+        return keys
 
 
 @triton.jit
@@ -80,7 +101,7 @@ def row_sums(
     x, visible, q, K, mask, rows, mask_query, mask_key,
     key_step, queries, keys, scale, top, threshold, beta,
     DIM: tl.constexpr, WIDTH: tl.constexpr, N: tl.constexpr, MAP: tl.constexpr,
-    MASKED: tl.constexpr, IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
+    MASK_FORM: tl.constexpr, IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
     """Sums [M] over all keys of entmax's weights and slopes at a threshold."""
     if ONE_TILE:
@@ -88,10 +109,11 @@ def row_sums(
         return tl.sum(tl.where(visible, p, 0.0), 1), tl.sum(tl.where(visible, g, 0.0), 1)
     else:
         total, slope = tl.zeros_like(top), tl.zeros_like(top)
-        for first in range(0, keys, N):
+        end = end_of_keys(rows, keys, MASK_FORM)
+        for first in range(0, end, N):
             cols = first + tl.arange(0, N)
             k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-            seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
+            seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASK_FORM)
             scores = product(q, tl.trans(k), IEEE) * scale
             p, g = entmax_factors(scores - top[:, None], threshold, beta, MAP)
             total += tl.sum(tl.where(seen, p, 0.0), 1)
@@ -103,18 +125,19 @@ def row_sums(
 def describe_rows(
     x, visible, q, K, mask, rows, mask_query, mask_key, key_step, queries, keys, scale, parameter,
     DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, MAP: tl.constexpr,
-    MASKED: tl.constexpr, IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
+    MASK_FORM: tl.constexpr, IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
     """`top` and `inner` [M] of each row of a normalised mapping."""
     top = tl.full([M], -float("inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
+    end = end_of_keys(rows, keys, MASK_FORM)
     if ONE_TILE:
         top = tl.max(tl.where(visible, x, -float("inf")), 1)
     else:
-        for first in range(0, keys, N):
+        for first in range(0, end, N):
             cols = first + tl.arange(0, N)
             k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-            seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
+            seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASK_FORM)
             scores = tl.where(seen, product(q, tl.trans(k), IEEE) * scale, -float("inf"))
             top = tl.maximum(top, tl.max(scores, 1))
     top = tl.where(top == -float("inf"), 0.0, top)  # rows without a visible key
@@ -122,10 +145,12 @@ def describe_rows(
         if ONE_TILE:
             total = tl.sum(tl.where(visible, tl.exp(x - top[:, None]), 0.0), 1)
         else:
-            for first in range(0, keys, N):
+            for first in range(0, end, N):
                 cols = first + tl.arange(0, N)
                 k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-                seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
+                seen = find_visible(
+                    mask, rows, cols, mask_query, mask_key, queries, keys, MASK_FORM
+                )
                 scores = product(q, tl.trans(k), IEEE) * scale
                 total += tl.sum(tl.where(seen, tl.exp(scores - top[:, None]), 0.0), 1)
         inner = 1.0 / tl.where(total == 0.0, 1.0, total)
@@ -134,7 +159,7 @@ def describe_rows(
         total, slope = row_sums(
             x, visible, q, K, mask, rows, mask_query, mask_key,
             key_step, queries, keys, scale, top, inner,
-            parameter, DIM, WIDTH, N, MAP, MASKED, IEEE, ONE_TILE,
+            parameter, DIM, WIDTH, N, MAP, MASK_FORM, IEEE, ONE_TILE,
         )  # fmt: skip
         inner, _ = newton_step(inner, total, slope, parameter, True, MAP)
         moving, number = 1, 1
@@ -142,7 +167,7 @@ def describe_rows(
             total, slope = row_sums(
                 x, visible, q, K, mask, rows, mask_query, mask_key,
                 key_step, queries, keys, scale, top, inner,
-                parameter, DIM, WIDTH, N, MAP, MASKED, IEEE, ONE_TILE,
+                parameter, DIM, WIDTH, N, MAP, MASK_FORM, IEEE, ONE_TILE,
             )  # fmt: skip
             inner, going_on = newton_step(inner, total, slope, parameter, False, MAP)
             moving = tl.max(going_on.to(tl.int32), 0)
@@ -158,7 +183,7 @@ def forward_kernel(
     mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, fixed, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
     """The output of M queries of one head of one sentence, and the state of their rows."""
@@ -177,13 +202,13 @@ def forward_kernel(
     if ONE_TILE:
         cols = tl.arange(0, N)
         k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-        visible = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
+        visible = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASK_FORM)
         x = product(q, tl.trans(k), IEEE) * scale
     if MAP <= NORMALISED:
         top, inner = describe_rows(
             x, visible, q, K, mask, rows, mask_query, mask_key,
             key_step, queries, keys, scale, parameter,
-            DIM, WIDTH, M, N, MAP, MASKED, IEEE, ONE_TILE,
+            DIM, WIDTH, M, N, MAP, MASK_FORM, IEEE, ONE_TILE,
         )  # fmt: skip
         state = STATE + (number.to(tl.int64) * queries + rows) * 2
         tl.store(state, top, rows < queries)
@@ -198,10 +223,11 @@ def forward_kernel(
         output = product(as_operand(weights, v), v, IEEE)
     else:
         output = tl.zeros([M, WIDTH], tl.float32)
-        for first in range(0, keys, N):
+        end = end_of_keys(rows, keys, MASK_FORM)
+        for first in range(0, end, N):
             cols = first + tl.arange(0, N)
             k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-            seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
+            seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASK_FORM)
             scores = product(q, tl.trans(k), IEEE) * scale
             weights, _ = weigh(scores, seen, top, inner, parameter, MAP)
             if DROPPED:
@@ -216,11 +242,11 @@ def gradient_tile(
     q, k, v, grad, mask, rows, cols, mask_query, mask_key,
     queries, keys, scale, top, inner, parameter,
     seed, number, least_kept, keep_scale,
-    MAP: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr,
 ):  # fmt: skip
     """Of one tile: weights p, slopes g, dropout's factors, and the gradient dp of the weights."""
-    visible = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASKED)
+    visible = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASK_FORM)
     p, g = weigh(product(q, tl.trans(k), IEEE) * scale, visible, top, inner, parameter, MAP)
     dp = product(grad, tl.trans(v), IEEE)
     dropped = p
@@ -233,11 +259,15 @@ def gradient_tile(
 
 @triton.jit
 def parameter_sum(p, g, dp, parameter, MAP: tl.constexpr):
-    """The part of a tile in the gradient of the head's parameter; dp has its mean subtracted."""
+    """The part [M] of a tile's rows in the gradient of the head's parameter.
+
+    The mean has been subtracted from dp. A sum over the rows, too, fails to compile for sm_100 in a
+    loop.
+    """
     if MAP == ENTMAX:
-        return tl.sum(tl.sum(beta_slope(p, g, parameter) * dp, 1), 0)
+        return tl.sum(beta_slope(p, g, parameter) * dp, 1)
     else:
-        return -tl.sum(tl.sum(g * dp, 1), 0)
+        return -tl.sum(g * dp, 1)
 
 
 @triton.jit
@@ -248,7 +278,7 @@ def backward_queries_kernel(
     mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, fixed, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, LEARNED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of M queries, the mean [M] of each row, and a part of the parameter's gradient."""
@@ -273,31 +303,32 @@ def backward_queries_kernel(
     if DROPPED:
         seed = tl.load(SEED)
     mean = tl.zeros([M], tl.float32)
+    end = end_of_keys(rows, keys, MASK_FORM)
     if MAP <= NORMALISED:
         total = tl.zeros([M], tl.float32)
-        for first in range(0, keys, N):
+        for first in range(0, end, N):
             cols = first + tl.arange(0, N)
             k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
             v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
             p, g, dropped, dp = gradient_tile(
                 q, k, v, grad, mask, rows, cols, mask_query, mask_key,
                 queries, keys, scale, top, inner, parameter,
-                seed, number, least_kept, keep_scale, MAP, MASKED, DROPPED, IEEE,
+                seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE,
             )  # fmt: skip
             total += tl.sum(g, 1)
             mean += tl.sum(g * dp, 1)
         mean /= tl.maximum(total, TINY)
         tl.store(MEAN + place, mean, rows < queries)
     grad_q = tl.zeros([M, WIDTH], tl.float32)
-    grad_parameter = 0.0
-    for first in range(0, keys, N):
+    grad_parameter = tl.zeros([M], tl.float32)
+    for first in range(0, end, N):
         cols = first + tl.arange(0, N)
         k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
         v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
         p, g, dropped, dp = gradient_tile(
             q, k, v, grad, mask, rows, cols, mask_query, mask_key,
             queries, keys, scale, top, inner, parameter,
-            seed, number, least_kept, keep_scale, MAP, MASKED, DROPPED, IEEE,
+            seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE,
         )  # fmt: skip
         dp -= mean[:, None]
         if LEARNED:
@@ -305,7 +336,8 @@ def backward_queries_kernel(
         grad_q += product((g * dp * scale).to(k.dtype), k, IEEE)
     store_rows(GRAD_Q, rows, query_step, queries, grad_q, DIM, WIDTH)
     if LEARNED:
-        tl.store(GRAD_PARAMETERS + number.to(tl.int64) * tl.num_programs(0) + block, grad_parameter)
+        place = number.to(tl.int64) * tl.num_programs(0) + block
+        tl.store(GRAD_PARAMETERS + place, tl.sum(grad_parameter, 0))
 
 
 @triton.jit
@@ -316,7 +348,7 @@ def backward_keys_kernel(
     mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, fixed, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of N keys and values of one head of one sentence."""
@@ -338,7 +370,10 @@ def backward_keys_kernel(
         seed = tl.load(SEED)
     grad_k = tl.zeros([N, WIDTH], tl.float32)
     grad_v = tl.zeros([N, WIDTH], tl.float32)
-    for first in range(0, queries, M):
+    start = 0
+    if MASK_FORM == CAUSAL:
+        start = block * N // M * M  # queries before it see none of these keys
+    for first in range(start, queries, M):
         rows = first + tl.arange(0, M)
         q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
         grad = load_rows(GRAD, rows, output_step, queries, DIM, WIDTH)
@@ -352,7 +387,7 @@ def backward_keys_kernel(
         p, g, dropped, dp = gradient_tile(
             q, k, v, grad, mask, rows, cols, mask_query, mask_key,
             queries, keys, scale, top, inner, parameter,
-            seed, number, least_kept, keep_scale, MAP, MASKED, DROPPED, IEEE,
+            seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE,
         )  # fmt: skip
         grad_v += product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
         grad_k += product(tl.trans((g * (dp - mean[:, None]) * scale).to(q.dtype)), q, IEEE)
@@ -368,7 +403,7 @@ def backward_short_kernel(
     mask_batch, mask_head, mask_query, mask_key,
     queries, keys, scale, fixed, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASKED: tl.constexpr, DROPPED: tl.constexpr,
+    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, LEARNED: tl.constexpr,
 ):  # fmt: skip
     """All gradients of one head of a sentence of at most M queries and N keys: one tile."""
@@ -396,7 +431,7 @@ def backward_short_kernel(
     p, g, dropped, dp = gradient_tile(
         q, k, v, grad, mask, rows, cols, mask_query, mask_key,
         queries, keys, scale, top, inner, parameter,
-        seed, number, least_kept, keep_scale, MAP, MASKED, DROPPED, IEEE,
+        seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE,
     )  # fmt: skip
     grad_v = product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
     store_rows(GRAD_V + key_place, cols, key_step, keys, grad_v, DIM, WIDTH)
@@ -404,7 +439,8 @@ def backward_short_kernel(
         mean = tl.sum(g * dp, 1) / tl.maximum(tl.sum(g, 1), TINY)
         dp -= mean[:, None]
     if LEARNED:
-        tl.store(GRAD_PARAMETERS + number, parameter_sum(p, g, dp, parameter, MAP))
+        grad_parameter = tl.sum(parameter_sum(p, g, dp, parameter, MAP), 0)
+        tl.store(GRAD_PARAMETERS + number, grad_parameter)
     ds = (g * dp * scale).to(q.dtype)
     store_rows(GRAD_K + key_place, cols, key_step, keys, product(tl.trans(ds), q, IEEE), DIM, WIDTH)
     store_rows(GRAD_Q + query_place, rows, query_step, queries, product(ds, k, IEEE), DIM, WIDTH)

@@ -24,6 +24,7 @@ def make_call(
     fixed: float,
     dropout: float,
     *,
+    causal: bool = False,
     learned: bool = False,
 ) -> fused.FusedCall:
     """A call of the fused kernels, in the order of the operators' arguments."""
@@ -34,6 +35,7 @@ def make_call(
         dropout=dropout,
         learned=learned,
         visible=visible,
+        causal=causal,
         parameters=parameters,
         fixed=fixed,
         seed=seed,
@@ -51,20 +53,23 @@ def attention(
     scale: float,
     fixed: float,
     dropout: float,
+    causal: bool,
 ) -> tuple[Tensor, Tensor]:
     """Output [B, Q, D] of projections, and the state of its rows of weights.
 
     `projections` hold query, key and value side by side: [B, T, 3 D], or [B, Q, D] and
-    [B, K, 2 D]. `visible` is broadcastable to [B, H, Q, K]. `parameters` are [H], the `seed` of
-    dropout is [1].
+    [B, K, 2 D]. `visible` is broadcastable to [B, H, Q, K]; it is None where a query sees the keys
+    up to its own position (`causal`). `parameters` are [H], the `seed` of dropout is [1].
     """
-    call = make_call(visible, parameters, seed, heads, mapping, scale, fixed, dropout)
+    call = make_call(
+        visible, parameters, seed, heads, mapping, scale, fixed, dropout, causal=causal
+    )
     return fused.attend(call, *fused.split(projections, heads))
 
 
 @attention.register_fake
 def _(  # type: ignore[no-untyped-def]
-    projections, visible, parameters, seed, heads, mapping, scale, fixed, dropout
+    projections, visible, parameters, seed, heads, mapping, scale, fixed, dropout, causal
 ):
     query = projections[0]
     batch, queries, _ = query.shape
@@ -108,11 +113,14 @@ def attention_backward(
     scale: float,
     fixed: float,
     dropout: float,
+    causal: bool,
     learned: bool,
 ) -> list[Tensor]:
     """Gradients of the projections, and of the parameters [H] where they are learned."""
     call = make_call(
-        visible, parameters, seed, heads, mapping, scale, fixed, dropout, learned=learned
+        *(visible, parameters, seed, heads, mapping, scale, fixed, dropout),
+        causal=causal,
+        learned=learned,
     )
     grads, grad_parameters = fused.attend_backward(call, projections, state, grad_output)
     return grads if grad_parameters is None else [*grads, grad_parameters]
@@ -121,7 +129,7 @@ def attention_backward(
 @attention_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
     grad_output, projections, state, visible, parameters, seed, heads, mapping, scale,
-    fixed, dropout, learned,
+    fixed, dropout, causal, learned,
 ):  # fmt: skip
     grads = [torch.empty_like(part) for part in projections]
     return [*grads, torch.empty_like(parameters)] if learned else grads
@@ -129,6 +137,7 @@ def _(  # type: ignore[no-untyped-def]
 
 def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     projections, visible, parameters, seed, *ctx.numbers = inputs
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(output[1], visible, parameters, seed, *projections)
     ctx.mark_non_differentiable(output[1])
 
@@ -140,7 +149,7 @@ def _attention_gradients(ctx: Any, grad: Tensor, _grad_state: Tensor) -> tuple[A
         grad.contiguous(), projections, state, visible, parameters, seed, *ctx.numbers, learned
     )
     grad_parameters = grads.pop() if learned else None
-    return (grads, None, grad_parameters, None, *([None] * 5))
+    return (grads, None, grad_parameters, None, *([None] * 6))
 
 
 attention.register_autograd(_attention_gradients, setup_context=_save_attention)
@@ -164,26 +173,27 @@ def _(z, gain, gate, epsilon):  # type: ignore[no-untyped-def]
 def gated_norm_backward(
     grad: Tensor, z: Tensor, gain: Tensor, gate: Tensor | None, scale: Tensor
 ) -> list[Tensor]:
-    """Gradients of z, of the gain, and of the gate where there is one."""
-    found = rows.gated_norm_backward(z, gain, gate, scale, grad)
-    return [one for one in found if one is not None]
+    """Gradients of z [N, D], and of gain and gate [2, D], or of the gain alone [1, D]."""
+    return list(rows.gated_norm_backward(z, gain, gate, scale, grad))
 
 
 @gated_norm_backward.register_fake
 def _(grad, z, gain, gate, scale):  # type: ignore[no-untyped-def]
-    return [torch.empty_like(one) for one in (z, gain, gate) if one is not None]
+    learned = 1 if gate is None else 2
+    return [torch.empty_like(z), gain.new_empty(learned, *gain.shape)]
 
 
 def _save_gated_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     z, gain, gate, _ = inputs
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(z, gain, gate, output[1])
     ctx.mark_non_differentiable(output[1])
 
 
 def _gated_norm_gradients(ctx: Any, grad: Tensor, _grad_scale: Tensor) -> tuple[Any, ...]:
     z, gain, gate, scale = ctx.saved_tensors
-    found = gated_norm_backward(grad.contiguous(), z, gain, gate, scale)
-    return (*found, None) if gate is not None else (*found, None, None)
+    grad_z, learned = gated_norm_backward(grad.contiguous(), z, gain, gate, scale)
+    return (grad_z, learned[0], None if gate is None else learned[1], None)
 
 
 gated_norm.register_autograd(_gated_norm_gradients, setup_context=_save_gated_norm)
@@ -221,7 +231,7 @@ def add_norm_backward(
     dropout: float,
     dtype: torch.dtype,
 ) -> list[Tensor]:
-    """Gradients of residual, x (in `dtype`), gain and bias."""
+    """Gradients of residual, x (in `dtype`), and of gain and bias [2, D]."""
     kept = None if seed is None else rows.RowDropout(dropout, seed)
     normed = rows.AddNormResult(sums, sums, means, scales)
     return list(rows.add_norm_backward(normed, gain, kept, grad, dtype))
@@ -230,18 +240,21 @@ def add_norm_backward(
 @add_norm_backward.register_fake
 def _(grad, sums, means, scales, gain, seed, dropout, dtype):  # type: ignore[no-untyped-def]
     grad_x = torch.empty_like(sums, dtype=dtype)
-    return [torch.empty_like(sums), grad_x, torch.empty_like(gain), torch.empty_like(gain)]
+    return [torch.empty_like(sums), grad_x, gain.new_empty(2, *gain.shape)]
 
 
 def _save_add_norm(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     _, x, gain, _, seed, ctx.dropout, _ = inputs
     ctx.dtype = x.dtype
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*output[1:], gain, seed)
 
 
 def _add_norm_gradients(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
-    found = add_norm_backward(grads[0].contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.dtype)
-    return (*found, None, None, None)
+    grad_residual, grad_x, learned = add_norm_backward(
+        grads[0].contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.dtype
+    )
+    return (grad_residual, grad_x, *learned.unbind(0), None, None, None)
 
 
 add_norm.register_autograd(_add_norm_gradients, setup_context=_save_add_norm)

@@ -59,23 +59,23 @@ def gated_norm(z: Tensor, gain: Tensor, gate: Tensor | None, epsilon: float) -> 
 
 def gated_norm_backward(
     z: Tensor, gain: Tensor, gate: Tensor | None, scale: Tensor, grad_y: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients of z, gain and gate."""
+) -> tuple[Tensor, Tensor]:
+    """Gradients of z [N, D], and of gain and gate [2, D], or of the gain alone [1, D]."""
     rows, width = z.shape
     parts, rows_of_part = parts_of(rows)
     grad_z = torch.empty_like(z)
-    sums = torch.empty(2, parts, width, dtype=torch.float32, device=z.device)
+    learned = 1 if gate is None else 2
+    sums = torch.empty(learned, parts, width, dtype=torch.float32, device=z.device)
     size = triton.next_power_of_2(width)
     kernels.gated_norm_backward_kernel[(parts,)](
-        *(z, gain, gain if gate is None else gate, scale, grad_y, grad_z, sums[0], sums[1]),
+        *(z, gain, gain if gate is None else gate, scale, grad_y, grad_z, sums[0], sums[-1]),
         *(rows, rows_of_part),
         D=width,
         W=size,
         GATED=gate is not None,
         num_warps=warps(size),
     )
-    grad_gain = sums[0].sum(0).to(gain.dtype)
-    return grad_z, grad_gain, None if gate is None else sums[1].sum(0).to(gate.dtype)
+    return grad_z, sums.sum(1).to(gain.dtype)
 
 
 class AddNormResult(NamedTuple):
@@ -119,8 +119,8 @@ def add_norm_backward(
     dropout: RowDropout | None,
     grad_y: Tensor,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of residual, x (in `dtype`), gain and bias."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of residual, x (in `dtype`), and of gain and bias [2, D]."""
     rows, width = grad_y.shape
     parts, rows_of_part = parts_of(rows)
     grad_residual = torch.empty_like(normed.sums)
@@ -138,7 +138,7 @@ def add_norm_backward(
         DROPPED=dropout is not None,
         num_warps=warps(size),
     )
-    return grad_residual, grad_x, sums[0].sum(0).to(gain.dtype), sums[1].sum(0).to(gain.dtype)
+    return grad_residual, grad_x, sums.sum(1).to(gain.dtype)
 
 
 def entmax(scores: Tensor, beta: Tensor, mapping: int) -> Tensor:

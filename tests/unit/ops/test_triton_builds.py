@@ -18,6 +18,7 @@ TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump
 ARCHITECTURES = (80, 89, 90, 100, 120)  # A100; RTX 4090; H100; B200; RTX 5090
 NAMES = ["softmax", "sparsemax", "entmax15", "entmax", "relu", "gelu"]
 LENGTHS = (27, 60, 120, 257)  # one tile of several sizes, and several tiles
+FORMS = {"none": 0, "keys": 1, "causal": 2, "any": 3}  # of the mask
 POINTERS = {"STATE": "*fp32", "MEAN": "*fp32", "SEED": "*i64", "MASK": "*u8", "GOLD": "*i64"}
 POINTERS |= dict.fromkeys(("SCALE", "GAIN", "GATE", "BIAS", "BETA", "LOSS", "LIKELIHOOD"), "*fp32")
 POINTERS |= dict.fromkeys(("SUM", "RESIDUAL", "PARAMETERS"), "*fp32")
@@ -56,10 +57,10 @@ class Build(NamedTuple):
         return POINTERS.get(name, "*bf16" if name.isupper() else "i32")
 
 
-def attention_builds(name: str, length: int) -> dict[str, Build]:
+def attention_builds(name: str, length: int, form: str) -> dict[str, Build]:
     constants = {"HEADS": 8, "DIM": 64, "WIDTH": 64, "MAP": NAMES.index(name), "IEEE": False}
-    constants |= {"PER_HEAD": name == "entmax", "MASKED": True, "DROPPED": True}
-    tiles, one_tile = attention.forward_tiles(length, length, 64)
+    constants |= {"PER_HEAD": name == "entmax", "MASK_FORM": FORMS[form], "DROPPED": True}
+    tiles, one_tile = attention.forward_tiles(length, length, 64, NAMES.index(name))
     sizes = {"M": tiles.queries, "N": tiles.keys}
     settings = {**constants, **sizes, "ONE_TILE": one_tile}
     kernels = attention_kernels
@@ -107,23 +108,24 @@ def check(build: Build, architecture: int, tmp_path: Path, *, products: bool) ->
         assert re.search(r"mma\.sync|wgmma\.mma_async|tcgen05\.mma", compiled.asm["ptx"])
 
 
-QUICK = {("relu", 27, 80), ("entmax", 27, 90)}
+QUICK = {("relu", 27, 80, "keys"), ("entmax", 60, 90, "causal"), ("relu", 257, 80, "causal")}
 
 
 @pytest.mark.parametrize(
-    ("name", "length", "architecture"),
+    ("name", "length", "architecture", "form"),
     [
         pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
         for case in (
-            (name, length, architecture)
+            (name, length, architecture, form)
             for name in NAMES
             for length in LENGTHS
             for architecture in ARCHITECTURES
+            for form in ("keys", "causal")  # those of training
         )
     ],
 )
-def test_attention(name: str, length: int, architecture: int, tmp_path: Path) -> None:
-    for build in attention_builds(name, length).values():
+def test_attention(name: str, length: int, architecture: int, form: str, tmp_path: Path) -> None:
+    for build in attention_builds(name, length, form).values():
         check(build, architecture, tmp_path, products=True)
 
 
