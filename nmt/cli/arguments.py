@@ -150,6 +150,13 @@ def devices(text: str) -> str:
     return text
 
 
+def ray_address(text: str) -> str:
+    """The address of a Ray cluster."""
+    if re.fullmatch(r"local|auto|[^\s/]+:\d{1,5}", text) is None:
+        raise argparse.ArgumentTypeError(f"expected local, auto or HOST:PORT, got {text!r}")
+    return text
+
+
 def add_device(parser: argparse._ActionsContainer) -> None:
     """The option --device."""
     parser.add_argument(

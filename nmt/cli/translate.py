@@ -18,6 +18,7 @@ from nmt.cli.arguments import (
     given_fields,
     positive,
     processes,
+    ray_address,
     whole_number,
 )
 from nmt.config.search_options import Sampling, SearchOptions
@@ -26,9 +27,11 @@ from nmt.errors import UserError
 if TYPE_CHECKING:
     from nmt.decoding.alignment import AlignmentHead
     from nmt.decoding.failures import LineFailures
-    from nmt.decoding.lines import LineTranslator
+    from nmt.decoding.lines import LineTranslator, Outputs
     from nmt.decoding.streaming import LineSource
+    from nmt.decoding.translation import Details
     from nmt.decoding.translator import Translator
+    from nmt.decoding.workers import WorkerSettings
 
 logger = logging.getLogger("nmt.cli.translate")
 
@@ -104,8 +107,11 @@ def build_parser() -> console.Parser:
         "auto, the first GPU if there is one)")  # fmt: skip
     add_precision(group)
     add("--threads", type=processes, metavar="N", help="CPU threads (of each worker)")
-    add("--workers", type=processes, default=1, metavar="N", help="processes of one thread each: "
-        "the fastest for large files")  # fmt: skip
+    add("--workers", type=processes, metavar="N", help="processes of one thread each: the fastest "
+        "for large files (default: 1; with --ray, as many as there are GPUs or cores)")  # fmt: skip
+    add("--ray", type=ray_address, metavar="ADDRESS", help="translate a very large file on a Ray "
+        "cluster: auto, HOST:PORT, or local for one on this machine. All nodes need nmt[ray], and "
+        "the model and --input at the same path")  # fmt: skip
     add("--int8", action="store_true", help="8-bit weights: faster on CPUs, about as good")
     add("--fast", action="store_true", help="less padding, on GPUs and where the kernels in C were "
         "not built; the last bits of a score may depend on the batch, and with them a translation "
@@ -120,6 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raise for options that do not go together."""
+    if arguments.ray is not None:
+        check_ray(arguments)
     if arguments.temperature is None and not (arguments.top_k is arguments.top_p is None):
         raise UserError("--top-k and --top-p filter samples: give --sample TEMPERATURE, too")
     if arguments.score_only is not None:
@@ -127,7 +135,7 @@ def check(arguments: argparse.Namespace) -> None:
             if getattr(arguments, name):
                 flag = "sample" if name == "temperature" else name
                 raise UserError(f"--score-only writes scores of given text: leave out --{flag}")
-        if arguments.workers > 1:
+        if (arguments.workers or 1) > 1:
             raise UserError("--score-only: leave out --workers")
     if arguments.alignments is None and (
         arguments.layer is not None or arguments.head is not None or arguments.unshifted
@@ -137,6 +145,19 @@ def check(arguments: argparse.Namespace) -> None:
     named = [path.absolute() for path in outputs if path is not None]
     if len(set(named)) < len(named):
         raise UserError("--output, --alignments and --attention: expected different files")
+
+
+def check_ray(arguments: argparse.Namespace) -> None:
+    """Raise for options that --ray does not take."""
+    if arguments.input is None:
+        raise UserError("--ray reads blocks of a file: give --input FILE")
+    for name in ("score_only", "buffer"):
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--ray: leave out --{name.replace('_', '-')}")
+    if arguments.device not in ("auto", "cpu", "cuda"):
+        raise UserError(
+            f"--device {arguments.device}: Ray assigns the GPUs; give auto, cpu or cuda with --ray"
+        )
 
 
 def translate(arguments: argparse.Namespace) -> None:
@@ -211,6 +232,8 @@ def write_translations(
         attention=arguments.attention,
         scores=arguments.scores,
     )
+    if arguments.ray is not None:
+        return translate_on_ray(arguments, models, options, details, outputs, advance)
     with open_engine(arguments, models) as engine, outputs:
         return translate_stream(
             engine,
@@ -223,6 +246,52 @@ def write_translations(
             buffer=arguments.buffer,
             advance=advance,
         )
+
+
+def translate_on_ray(
+    arguments: argparse.Namespace,
+    models: "Sequence[Path]",
+    options: "SearchOptions",
+    details: "Details",
+    outputs: "Outputs",
+    advance: Callable[[int], object],
+) -> "LineFailures":
+    """Translate on a Ray cluster; returns the lines without a translation."""
+    from nmt.data.text import regular_file_status
+    from nmt.decoding.lines import write_answers
+    from nmt.decoding.ray_translation import RayJob, connected, find_workers, translate_file
+
+    for path in (arguments.input, arguments.prefix):
+        if path is not None:
+            regular_file_status(path)  # before a cluster is started
+    threads = arguments.threads or 1
+    job = RayJob(
+        Path.cwd(),
+        arguments.input,
+        arguments.prefix,
+        worker_settings(arguments, [path.absolute() for path in models]),
+        options,
+        details,
+        arguments.on_bad_line,
+    )
+    with outputs, connected(arguments.ray):
+        workers = find_workers(arguments.device, threads, arguments.workers)
+        return write_answers(
+            translate_file(job, workers),
+            outputs,
+            str(arguments.input),
+            nbest=options.nbest > 1,
+            advance=advance,
+        )
+
+
+def worker_settings(arguments: argparse.Namespace, models: "Sequence[Path]") -> "WorkerSettings":
+    """How each of several processes loads the models."""
+    from nmt.decoding.workers import WorkerSettings
+
+    return WorkerSettings(
+        tuple(models), arguments.precision, arguments.int8, arguments.threads or 1
+    )
 
 
 def load(arguments: argparse.Namespace, models: "Sequence[Path]") -> "Translator":
@@ -245,16 +314,15 @@ def open_engine(
     from nmt.decoding.devices import find_devices
 
     devices = [str(device) for device in find_devices(arguments.device)]
-    if len(devices) > 1 and arguments.workers > 1:
+    count = arguments.workers or 1
+    if len(devices) > 1 and count > 1:
         raise UserError("--workers: leave it out, each of several devices has a process of its own")
-    if len(devices) == 1 and arguments.workers == 1:
+    if len(devices) == 1 and count == 1:
         return contextlib.nullcontext(load(arguments, models))
-    from nmt.decoding.workers import WorkerPool, WorkerSettings
+    from nmt.decoding.workers import WorkerPool
 
-    settings = WorkerSettings(
-        tuple(models), arguments.precision, arguments.int8, arguments.threads or 1
-    )
-    return WorkerPool(settings, devices if len(devices) > 1 else devices * arguments.workers)
+    settings = worker_settings(arguments, models)
+    return WorkerPool(settings, devices if len(devices) > 1 else devices * count)
 
 
 def make_options(arguments: argparse.Namespace, model: Path) -> SearchOptions:

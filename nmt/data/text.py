@@ -91,13 +91,14 @@ def read_lines(path: Path, *, max_bytes: int = LINE_BYTES) -> Iterator[str | Bad
 
 
 def read_stream(
-    stream: BinaryIO, name: str, *, max_bytes: int = LINE_BYTES
+    stream: BinaryIO, name: str, *, max_bytes: int = LINE_BYTES, offset: int = 0, number: int = 0
 ) -> Iterator[str | BadLine]:
-    """The lines of an open stream, as `read_lines` gives them, each as soon as it has arrived."""
+    """The lines of an open stream, as `read_lines` gives them, each as soon as it has arrived.
+
+    `offset` is the position of the stream in the text, and `number` the count of lines before it.
+    """
     readline = stream.readline
     limit = max_bytes + 2  # room for CR and LF
-    offset = 0
-    number = 0
     try:
         while raw := readline(limit):
             number += 1

@@ -3,11 +3,11 @@
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 from nmt.config.search_options import SearchOptions
 from nmt.data.text import BadLine, LineWriter
@@ -39,6 +39,13 @@ class Scorer(Protocol):
         self, sources: Sequence[str], targets: Sequence[str], *, batch_tokens: int | None = None
     ) -> list[PairScore]:
         """The scores of pairs of lines."""
+
+
+class Answer(NamedTuple):
+    """A line and its translation."""
+
+    line: Line
+    translation: Translation
 
 
 class Outputs:
@@ -113,19 +120,47 @@ def translate_stream(
 
     `advance` is told of every line that is done.
     """
-    failures = LineFailures(source.name, "translated")
+    answers = translate_windows(
+        engine, options, source, details, prefixes=prefixes, on_bad_line=on_bad_line, buffer=buffer
+    )
+    return write_answers(answers, outputs, source.name, nbest=options.nbest > 1, advance=advance)
+
+
+def translate_windows(
+    engine: LineTranslator,
+    options: SearchOptions,
+    source: LineSource,
+    details: Details,
+    *,
+    prefixes: LineSource | None,
+    on_bad_line: OnBadLine,
+    buffer: int | None,
+) -> Iterator[Answer]:
+    """All lines with their translations, in order."""
     for window in windows(number_lines(source, prefixes, on_bad_line), source.ready, size=buffer):
         found = in_order(engine.translate_lines(window, options, details))
-        for line, one in zip(window, found, strict=True):
-            number = line.number + 1
-            translation = one
-            warn_of_dropped(f"{source.name}:{number}", one.num_dropped)
-            if line.problem:
-                translation = replace(one, failure=Failure.UNREADABLE, nbest=())
-            if translation.failure is not None:
-                failures.add(number, translation.failure, line.problem)
-            outputs.write(line.number, translation, nbest=options.nbest > 1)
-            advance(1)
+        yield from itertools.starmap(Answer, zip(window, found, strict=True))
+
+
+def write_answers(
+    answers: Iterable[Answer],
+    outputs: Outputs,
+    name: str,
+    *,
+    nbest: bool,
+    advance: Callable[[int], object] = bool,
+) -> LineFailures:
+    """Write the translations of the lines of `name`; returns the lines that have none."""
+    failures = LineFailures(name, "translated")
+    for line, translation in answers:
+        number = line.number + 1
+        warn_of_dropped(f"{name}:{number}", translation.num_dropped)
+        if line.problem:
+            translation = replace(translation, failure=Failure.UNREADABLE, nbest=())
+        if translation.failure is not None:
+            failures.add(number, translation.failure, line.problem)
+        outputs.write(line.number, translation, nbest=nbest)
+        advance(1)
     return failures
 
 
@@ -148,11 +183,16 @@ def number_lines(
             if origin is not None and isinstance(item, BadLine):
                 problem = problem or origin.describe(item)
         if problem and on_bad_line == "error":
-            raise DataError(f"{problem}; `--on-bad-line skip` leaves such lines empty")
+            raise bad_line(problem)
         if isinstance(text, BadLine) or isinstance(other, BadLine):
             yield Line(number, "", problem=problem)
         else:
             yield Line(number, text, other)
+
+
+def bad_line(problem: str) -> DataError:
+    """The error for a line that cannot be read."""
+    return DataError(f"{problem}; `--on-bad-line skip` leaves such lines empty")
 
 
 def pair_up(

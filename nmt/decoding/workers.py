@@ -57,6 +57,16 @@ class WorkerFailure:
     kind: str
     message: str
 
+    @classmethod
+    def of(cls, error: UserError) -> Self:
+        """The failure that an error is."""
+        return cls(type(error).__name__, str(error))
+
+    def error(self) -> UserError:
+        """The error that the worker met."""
+        found: UserError = getattr(errors, self.kind, UserError)(self.message)
+        return found
+
 
 @dataclass(frozen=True)
 class Worker:
@@ -91,7 +101,7 @@ def work(connection: Connection, settings: WorkerSettings, device: str) -> None:
     except EOFError:
         pass
     except UserError as error:
-        connection.send(WorkerFailure(type(error).__name__, str(error)))
+        connection.send(WorkerFailure.of(error))
 
 
 class WorkerPool:
@@ -185,7 +195,7 @@ def receive(connection: Connection) -> list[tuple[int, Translation]]:
     """The translations of a worker; raises what it has failed with."""
     answer: Any = connection.recv()
     if isinstance(answer, WorkerFailure):
-        raise getattr(errors, answer.kind, UserError)(answer.message)
+        raise answer.error()
     found: list[tuple[int, Translation]] = answer
     return found
 

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("requirements.lock", "requirements-cuda.lock")
+LOCKS = ("requirements.lock", "requirements-cuda.lock", "requirements-ray.lock")
 LINE = re.compile(
     r"([\w.-]+)==(\S+)(?: ; sys_platform == 'linux')?((?: --hash=sha256:[0-9a-f]{64})+)"
 )
