@@ -57,6 +57,7 @@ def test_learning_curve_of_the_reference(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # the interpreter takes minutes for each
 @pytest.mark.parametrize("kind", FUSED)
 def test_learning_curve_of_200_updates(kind: str) -> None:
     """Rounding errors grow while a model learns, so that the end is compared more loosely."""
