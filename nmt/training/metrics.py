@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from nmt.errors import UserError
-from nmt.training.event_file import event_path, events, first_events
+from nmt.training.event_file import event_path, events, first_events, text_event
 from nmt.training.failures import WriteFailures
 
 METRICS = "metrics.jsonl"
@@ -40,8 +40,11 @@ class RunLog:
         logging.getLogger("nmt").addHandler(self.handler)
 
     def begin_board(self) -> None:
-        """Write all records so far to the new tensorboard file."""
-        self.board.append(first_events() + events(read_records(self.metrics.path)))
+        """Write the config and all records so far to the new tensorboard file."""
+        config = self.metrics.path.with_name("config.yaml")
+        text = config.read_text(encoding="utf-8") if config.exists() else ""
+        start = first_events() + text_event("config", f"```yaml\n{text}```")
+        self.board.append(start + events(read_records(self.metrics.path)))
 
     def remove_other_boards(self) -> None:
         """Delete the tensorboard files of earlier starts: the new one holds all that they held."""

@@ -93,13 +93,17 @@ class Validator:
         output = [""] * len(source)
         for other, texts in enumerate(self.processes.gather([item.text for item in own])):
             output[other::size] = texts
-        for index in range(min(SAMPLES_SHOWN, len(source))):
-            logger.info("  source      %s", source[index])
-            logger.info("  translation %s", output[index])
-            logger.info("  reference   %s", target[index])
+        samples = [
+            {"source": source[index], "translation": output[index], "reference": target[index]}
+            for index in range(min(SAMPLES_SHOWN, len(source)))
+        ]
+        for sample in samples:
+            for name, text in sample.items():
+                logger.info("  %-11s %s", name, text)
         scores = bleu(output, [target]), chrf(output, [target])
         return {
             "bleu": scores[0].value,
             "chrf": scores[1].value,
             "signature": scores[0].signature,
+            "samples": samples,
         }

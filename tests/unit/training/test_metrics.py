@@ -43,7 +43,44 @@ def test_numbers_reach_metrics_and_tensorboard(tmp_path: Path) -> None:
     (record,) = read_records(tmp_path / "metrics.jsonl")
     assert record["attention"]["cross"]["sparsity"] == 0.5
     assert abs(datetime.fromisoformat(record["time"]).timestamp() - datetime.now().timestamp()) < 60
-    assert scalars(tmp_path, "validation/attention/cross/sparsity") == [(5, 0.5)]
+    assert scalars(tmp_path, "validation_attention/cross/sparsity") == [(5, 0.5)]
+
+
+def test_tensorboard_shows_the_overview_first_and_attention_in_its_own_group(
+    tmp_path: Path,
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (tmp_path / "config.yaml").write_text("seed: 1\n", encoding="utf-8")
+    samples = [{"source": "a | b", "translation": "c", "reference": "d"}]
+    head = {"layer": 1}
+    with run_log(tmp_path) as log:
+        log.write("train", 4, {"loss": 2.5, "learning_rate": 0.1, "tokens_per_second": 9.0})
+        values = {"bleu": 17.0, "attention": {"cross": 0.5}, "alignment_head": head}
+        log.write("validation", 5, {**values, "samples": samples})
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    charts = sorted(board.Tags()["scalars"])
+    assert charts[:4] == [
+        "overview/train_learning_rate",
+        "overview/train_loss",
+        "overview/train_tokens_per_second",
+        "overview/validation_bleu",
+    ]
+    attention = [tag for tag in charts if tag.startswith("validation_attention/")]
+    assert (
+        charts[-2:]
+        == attention
+        == [
+            "validation_attention/alignment_head/layer",
+            "validation_attention/cross",
+        ]
+    )
+    texts = {tag: board.Tensors(tag)[0] for tag in board.Tags()["tensors"]}
+    assert texts["config"].tensor_proto.string_val[0] == b"```yaml\nseed: 1\n```"
+    assert texts["samples"].step == 5
+    table = texts["samples"].tensor_proto.string_val[0].decode().splitlines()
+    assert table[-1] == "| a \\| b | c | d |"
 
 
 def test_after_a_resume_one_tensorboard_file_holds_what_metrics_hold(tmp_path: Path) -> None:
