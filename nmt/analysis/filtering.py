@@ -3,8 +3,9 @@
 Shapes: B sentences, H heads, S source and T target positions, L decoder layers.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmt.analysis.pairs import PairBatch, log_probabilities, non_finite_pairs, run_batch
+from nmt.analysis.pairs import (
+    Line,
+    PairBatch,
+    log_probabilities,
+    map_pairs,
+    non_finite_pairs,
+    run_batch,
+)
+from nmt.checkpoint.model_directory import LoadedModel
+from nmt.data.text import EMPTY, BadLine
 from nmt.decoding.translation import Failure
 from nmt.model.observe import Site
 from nmt.model.transformer import Transformer
@@ -119,6 +129,34 @@ def score_batch(model: Transformer, batch: PairBatch) -> list[PairScores]:
         else of_pair
         for pair, of_pair in zip(batch.pairs, scores, strict=True)
     ]
+
+
+def scored_pairs(
+    loaded: LoadedModel,
+    pairs: Iterable[tuple[Line, Line]],
+    *,
+    batch_tokens: int,
+    max_length: int,
+) -> Iterator[PairScores]:
+    """The scores of all pairs, in order."""
+    layers = loaded.config.model.decoder_layers
+    return map_pairs(
+        loaded,
+        itertools.starmap(without_blanks, pairs),
+        lambda batch: score_batch(loaded.model, batch),
+        lambda problem: PairScores.unscored(problem, layers=layers),
+        batch_tokens=batch_tokens,
+        max_length=max_length,
+    )
+
+
+def without_blanks(source: Line, target: Line) -> tuple[Line, Line]:
+    """The pair, with a blank side marked as bad."""
+    blank = BadLine(EMPTY, 0, 0)
+    sides = [
+        blank if isinstance(side, str) and not side.strip() else side for side in (source, target)
+    ]
+    return sides[0], sides[1]
 
 
 def length_ratio(source: int, target: int) -> float:

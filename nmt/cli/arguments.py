@@ -157,6 +157,23 @@ def ray_address(text: str) -> str:
     return text
 
 
+def add_ray(parser: argparse._ActionsContainer, purpose: str) -> None:
+    """The option --ray."""
+    parser.add_argument(
+        "--ray",
+        type=ray_address,
+        metavar="ADDRESS",
+        help=f"{purpose} on a Ray cluster: auto, HOST:PORT, or local for one on this machine. All "
+        "nodes need nmt[ray], and the model and the text at the same path",
+    )
+
+
+def check_ray_device(name: str) -> None:
+    """Reject a device that --ray does not take."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(f"--device {name}: Ray assigns the GPUs; give auto, cpu or cuda with --ray")
+
+
 def add_device(parser: argparse._ActionsContainer) -> None:
     """The option --device."""
     parser.add_argument(

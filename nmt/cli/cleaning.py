@@ -28,7 +28,7 @@ def add_cleaning(parser: argparse.ArgumentParser) -> None:
 
 def clean_pairs(arguments: argparse.Namespace) -> None:
     """Write the pairs that are left, and log why the others are not."""
-    for name in ("model", "keep_best", "labels", "output", "json"):
+    for name in ("model", "keep_best", "labels", "output", "json", "ray"):
         if getattr(arguments, name):
             flag = name.replace("_", "-")
             raise UserError(f"--clean uses no model and has no scores: leave out --{flag}")

@@ -1,27 +1,35 @@
 """nmt-filter: scores of the pairs of a parallel corpus by a model, and the best pairs."""
 
 import argparse
-import itertools
 import json
 import logging
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Generator, Sequence
+from contextlib import closing, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt.cli import console
-from nmt.cli.arguments import add_flag, add_number, add_path, check_outputs, new_parser, share
+from nmt.cli.arguments import (
+    add_flag,
+    add_number,
+    add_path,
+    add_ray,
+    check_outputs,
+    check_ray_device,
+    new_parser,
+    share,
+)
 from nmt.cli.cleaning import add_cleaning, clean_pairs
 from nmt.cli.pair_arguments import MODEL, add_reading, open_model
-from nmt.data.text import EMPTY, BadLine, LineWriter, read_lines, read_text
+from nmt.data.text import LineWriter, read_lines, read_text
 from nmt.errors import DataError, UserError
 from nmt.tables import Table
 
 if TYPE_CHECKING:
-    from nmt.analysis.filtering import ScoreColumn, Values
-    from nmt.analysis.pairs import Line
+    from nmt.analysis.filtering import PairScores, ScoreColumn, Values
     from nmt.checkpoint.model_directory import LoadedModel
     from nmt.decoding.failures import LineFailures
 
@@ -69,6 +77,7 @@ def build_parser() -> console.Parser:
     meaning = "file for the scores (default: standard output; with --json: no table is written)"
     add_path(group, "--output", meaning)
     add_reading(group, too_long="are not scored")
+    add_ray(group, "score a very large corpus")
     group = parser.add_argument_group("keeping the best")
     meaning = "share of the pairs to keep, e.g. 0.8"
     add_number(group, "--keep-best", None, meaning, type=share, metavar="SHARE")
@@ -106,6 +115,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         [arguments.output, arguments.keep_source, arguments.keep_target],
         [arguments.source, arguments.target, arguments.labels],
     )
+    if arguments.ray is not None:
+        check_ray_device(arguments.device)
 
 
 def filter_pairs(arguments: argparse.Namespace) -> None:
@@ -118,7 +129,9 @@ def filter_pairs(arguments: argparse.Namespace) -> None:
     from nmt.decoding.failures import LineFailures
 
     labels = None if arguments.labels is None else read_labels(arguments)
-    loaded = open_model(arguments.model, arguments)
+    # With --ray, this process only reads what the model is.
+    device = arguments.device if arguments.ray is None else "cpu"
+    loaded = open_model(arguments.model, arguments, device=device)
     columns = score_columns(loaded.config.model.decoder_layers)
     check_ranking(arguments, loaded, columns)
     failures = LineFailures(str(arguments.source), "scored", shown="their scores are nan")
@@ -183,28 +196,16 @@ def score_corpus(
     """Write the table; returns the goodness of all pairs by column, and the counts of problems."""
     import numpy as np
 
-    from nmt.analysis.filtering import PairScores, score_batch
-    from nmt.analysis.pairs import map_pairs, read_side_by_side
     from nmt.decoding.translation import Failure
     from nmt.progress import progress_bar
 
-    layers = loaded.config.model.decoder_layers
-    results = map_pairs(
-        loaded,
-        itertools.starmap(
-            without_blanks, read_side_by_side(arguments.source, arguments.target, read_lines)
-        ),
-        lambda batch: score_batch(loaded.model, batch),
-        lambda problem: PairScores.unscored(problem, layers=layers),
-        batch_tokens=arguments.batch_tokens,
-        max_length=arguments.max_length,
-    )
     goodness = {column.name: array("d") for column in columns}
     problems: Counter[str] = Counter()
     wanted = arguments.output is not None or not arguments.json
     with (
         LineWriter(arguments.output) if wanted else nullcontext() as writer,
         progress_bar(total=None, unit="pairs", description="scoring") as bar,
+        closing(pair_scores(arguments, loaded)) as results,
     ):
         if writer:
             writer.write("\t".join([*goodness, "problem"]))
@@ -222,13 +223,33 @@ def score_corpus(
     return {name: np.array(values) for name, values in goodness.items()}, problems
 
 
-def without_blanks(source: "Line", target: "Line") -> tuple["Line", "Line"]:
-    """The pair, with a blank side marked as bad."""
-    blank = BadLine(EMPTY, 0, 0)
-    sides = [
-        blank if isinstance(side, str) and not side.strip() else side for side in (source, target)
-    ]
-    return sides[0], sides[1]
+def pair_scores(
+    arguments: argparse.Namespace, loaded: "LoadedModel"
+) -> "Generator[PairScores, None, None]":
+    """The scores of all pairs, in order, computed here or on a Ray cluster."""
+    from nmt.analysis.filtering import scored_pairs
+    from nmt.analysis.pairs import read_side_by_side
+
+    if arguments.ray is None:
+        yield from scored_pairs(
+            loaded,
+            read_side_by_side(arguments.source, arguments.target, read_lines),
+            batch_tokens=arguments.batch_tokens,
+            max_length=arguments.max_length,
+        )
+        return
+    from nmt.analysis.ray_filtering import FilterJob
+    from nmt.decoding.ray_cluster import find_workers, map_lines
+
+    job = FilterJob(
+        Path.cwd(),
+        (arguments.source, arguments.target),
+        loaded.path.absolute(),
+        arguments.precision,
+        arguments.batch_tokens,
+        arguments.max_length,
+    )
+    yield from map_lines(job, arguments.ray, lambda: find_workers(arguments.device))
 
 
 def label_report(

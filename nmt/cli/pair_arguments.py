@@ -93,17 +93,19 @@ def read_gold(arguments: argparse.Namespace, *, max_pairs: int | None = None) ->
     return gold.Gold(links, arguments.gold, arguments.gold_index, development)
 
 
-def open_model(path: Path, arguments: argparse.Namespace) -> "LoadedModel":
-    """The model of a model or run directory, as --device and --precision say."""
+def open_model(
+    path: Path, arguments: argparse.Namespace, *, device: str | None = None
+) -> "LoadedModel":
+    """The model of a model or run directory, as --device (unless given) and --precision say."""
     import torch
 
     from nmt.checkpoint.model_directory import load_model
     from nmt.checkpoint.selection import find_model
     from nmt.decoding.devices import find_device, place
 
-    device = find_device(arguments.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    chosen = find_device(device or arguments.device)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
     loaded = load_model(find_model(path))
-    place(loaded.model, device, arguments.precision)
+    place(loaded.model, chosen, arguments.precision)
     return loaded

@@ -14,11 +14,12 @@ from nmt.cli.arguments import (
     add_fields,
     add_on_bad_line,
     add_precision,
+    add_ray,
+    check_ray_device,
     devices,
     given_fields,
     positive,
     processes,
-    ray_address,
     whole_number,
 )
 from nmt.config.search_options import Sampling, SearchOptions
@@ -109,9 +110,7 @@ def build_parser() -> console.Parser:
     add("--threads", type=processes, metavar="N", help="CPU threads (of each worker)")
     add("--workers", type=processes, metavar="N", help="processes of one thread each: the fastest "
         "for large files (default: 1; with --ray, as many as there are GPUs or cores)")  # fmt: skip
-    add("--ray", type=ray_address, metavar="ADDRESS", help="translate a very large file on a Ray "
-        "cluster: auto, HOST:PORT, or local for one on this machine. All nodes need nmt[ray], and "
-        "the model and --input at the same path")  # fmt: skip
+    add_ray(group, "translate a very large file")
     add("--int8", action="store_true", help="8-bit weights: faster on CPUs, about as good")
     add("--fast", action="store_true", help="less padding, on GPUs and where the kernels in C were "
         "not built; the last bits of a score may depend on the batch, and with them a translation "
@@ -154,10 +153,7 @@ def check_ray(arguments: argparse.Namespace) -> None:
     for name in ("score_only", "buffer"):
         if getattr(arguments, name) is not None:
             raise UserError(f"--ray: leave out --{name.replace('_', '-')}")
-    if arguments.device not in ("auto", "cpu", "cuda"):
-        raise UserError(
-            f"--device {arguments.device}: Ray assigns the GPUs; give auto, cpu or cuda with --ray"
-        )
+    check_ray_device(arguments.device)
 
 
 def translate(arguments: argparse.Namespace) -> None:
@@ -257,27 +253,24 @@ def translate_on_ray(
     advance: Callable[[int], object],
 ) -> "LineFailures":
     """Translate on a Ray cluster; returns the lines without a translation."""
-    from nmt.data.text import regular_file_status
     from nmt.decoding.lines import write_answers
-    from nmt.decoding.ray_translation import RayJob, connected, find_workers, translate_file
+    from nmt.decoding.ray_cluster import RayWorkers, find_workers, map_lines
+    from nmt.decoding.ray_translation import TranslationJob, check_lines
 
-    for path in (arguments.input, arguments.prefix):
-        if path is not None:
-            regular_file_status(path)  # before a cluster is started
-    threads = arguments.threads or 1
-    job = RayJob(
+    job = TranslationJob(
         Path.cwd(),
-        arguments.input,
-        arguments.prefix,
+        (arguments.input, *([] if arguments.prefix is None else [arguments.prefix])),
         worker_settings(arguments, [path.absolute() for path in models]),
         options,
         details,
-        arguments.on_bad_line,
     )
-    with outputs, connected(arguments.ray):
-        workers = find_workers(arguments.device, threads, arguments.workers)
+
+    def find() -> RayWorkers:
+        return find_workers(arguments.device, arguments.threads or 1, arguments.workers)
+
+    with outputs, contextlib.closing(map_lines(job, arguments.ray, find)) as answers:
         return write_answers(
-            translate_file(job, workers),
+            check_lines(answers, arguments.on_bad_line),
             outputs,
             str(arguments.input),
             nbest=options.nbest > 1,

@@ -49,6 +49,16 @@ class WorkerSettings:
     int8: bool
     threads: int
 
+    def load(self, device: str) -> Translator:
+        """The translator of a process."""
+        return Translator.load(
+            self.models,
+            device=device,
+            precision=self.precision,
+            int8=self.int8,
+            threads=self.threads,
+        )
+
 
 @dataclass(frozen=True)
 class WorkerFailure:
@@ -88,13 +98,7 @@ def work(connection: Connection, settings: WorkerSettings, device: str) -> None:
     """Translate what comes through the connection until it is closed; runs in a process."""
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     try:
-        translator = Translator.load(
-            settings.models,
-            device=device,
-            precision=settings.precision,
-            int8=settings.int8,
-            threads=settings.threads,
-        )
+        translator = settings.load(device)
         while True:
             lines, options, details = connection.recv()
             connection.send(list(translator.translate_lines(lines, options, details)))

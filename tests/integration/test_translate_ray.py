@@ -23,7 +23,7 @@ needs_ray = pytest.mark.skipif(
 )
 LINES = random_lines(1500, seed=9, longest=8)
 AGENTS = ("ray::Dashboard", "ray::RuntimeEnv")  # which see after a minute that their node is gone
-WORKER = "ray::MapWorker(Map(BlockTranslator)).submit"  # while a block is translated
+WORKER = "ray::MapWorker(Map(BlockWorker)).submit"  # while a block is translated
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_killed_workers_lose_nothing(
         outputs = ["--output", str(files[0]), "--alignments", str(files[1])]
         with Killer(cluster, most=1) as killer:
             assert main([*arguments, *outputs, *more]) == 0
-        messages = [x for x in capsys.readouterr().err.splitlines() if x.startswith("warning")]
+        messages = [x for x in capsys.readouterr().err.splitlines() if str(source) in x]
         found[name] = [file.read_bytes() for file in files] + [messages]
     assert len(killer.killed) == 1
     assert found["ray"] == found["plain"]
