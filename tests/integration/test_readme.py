@@ -15,7 +15,7 @@ README = (PROJECT / "README.md").read_text(encoding="utf-8")
 SMALLER = (
     "train.max_updates=20 train.schedule.warmup=10 train.save_every=5 train.batch_tokens=512 "
     "model.dim=32 model.encoder_layers=1 model.decoder_layers=1 model.feed_forward_dim=64 "
-    "data.subword.merges=200 data.workers=1"
+    "data.subword.merges=200 data.workers=1 validate.sentences=10"
 )
 
 

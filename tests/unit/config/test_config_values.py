@@ -93,7 +93,7 @@ def test_a_word_for_both_sides_or_one_each(read_text):
     both = read_text(validation, f"{validation}\n  tokenizer: moses")
     assert both.data.tokenizer == TokenizerConfig("moses", "moses")
     one = read_text(validation, f"{validation}\n  tokenizer: {{target: moses}}")
-    assert one.data.tokenizer == TokenizerConfig("none", "moses")
+    assert one.data.tokenizer == TokenizerConfig("auto", "moses")
 
 
 def test_attention_by_word_by_type_and_by_layer(read):

@@ -158,7 +158,7 @@ def test_with_nothing_changed_nothing_is_done(write_config: Write, caplog):
         "data.subword.sample_pairs=100",
         "data.subword.joint=false",
         "data.subword.kind=none",
-        "data.tokenizer.source=moses",
+        "data.tokenizer.source=none",
         "data.source_language=fr",
         "data.on_bad_line=skip",
         "model.tie_embeddings=all",
