@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from nmt.bench.kinds import LEARNED
-from nmt.bench.timing import measure_rounds, seconds
+from nmt.bench.machine import peak_memory
+from nmt.bench.timing import Spread, measure_rounds, seconds
 from nmt.config.attention_kinds import ATTENTION_KINDS
 from nmt.config.config import AttentionConfig
 from nmt.model.attention import AttentionCore
@@ -41,16 +42,22 @@ class Sizes:
     mask: str  # none | padding | causal
     device: str
     repeats: int
+    precision: str = "float32"  # of the projections; float32 or bfloat16
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """The median time of one implementation at one length; the faster reference has speed 1."""
+    """The time of one implementation at one length; the faster reference has speed 1.
+
+    The memory is that of one forward and backward pass, on top of inputs and parameters.
+    """
 
     form: str
     length: int
-    milliseconds: float
+    milliseconds: float  # median
     relative_speed: float
+    seconds: Spread
+    peak_memory_bytes: int | None
 
 
 def attention_cases() -> dict[str, AttentionConfig]:
@@ -65,6 +72,7 @@ def measure_attention(
     device = torch.device(sizes.device)
     for length in lengths:
         forms = make_forms(sizes, length, cases)
+        peaks = [warm_up(form, device) for form in forms.values()]
         calls = [calls_needed(form, device) for form in forms.values()]
         times = measure_rounds(
             list(forms.values()), repeats=sizes.repeats, device=device, calls=calls
@@ -72,14 +80,23 @@ def measure_attention(
         medians = dict(zip(forms, np.median(times, axis=1), strict=True))
         best = min(medians[name] for name in REFERENCES)
         yield [
-            Measurement(name, length, float(median) * 1000.0, float(best / median))
-            for name, median in medians.items()
+            Measurement(
+                name, length, float(median) * 1000.0, float(best / median), Spread.of(row), peak
+            )
+            for (name, median), row, peak in zip(medians.items(), times, peaks, strict=True)
         ]
 
 
-def calls_needed(form: Callable[[], None], device: torch.device) -> int:
-    """How often to call a function in one case; the first call warms up."""
+def warm_up(form: Callable[[], None], device: torch.device) -> int | None:
+    """Call a function twice; the memory that it takes."""
     form()
+    with peak_memory(device) as peak:
+        form()
+    return peak.bytes
+
+
+def calls_needed(form: Callable[[], None], device: torch.device) -> int:
+    """How often to call a function in one case."""
     return max(1, math.ceil(CASE_SECONDS / seconds(form, device)))
 
 
@@ -89,15 +106,18 @@ def make_forms(
     """By name a function that runs an implementation forward and backward once."""
     batch = max(1, sizes.tokens // length)
     generator = torch.Generator().manual_seed(1)
-    projections = torch.randn(batch, length, 3 * sizes.dim, generator=generator).to(sizes.device)
-    gradient = torch.randn(batch, length, sizes.dim, generator=generator).to(sizes.device)
+    place = (torch.device(sizes.device), getattr(torch, sizes.precision))
+    projections = torch.randn(batch, length, 3 * sizes.dim, generator=generator).to(*place)
+    random = torch.randn(batch, length, sizes.dim, generator=generator).to(sizes.device)
+    gradients = {dtype: random.to(dtype) for dtype in (torch.float32, place[1])}
     visible = make_mask(sizes, batch, length)
     separate = [part.contiguous().requires_grad_() for part in projections.chunk(3, dim=-1)]
     projections.requires_grad_()
 
     def run(attend: Callable[[], Tensor], inputs: Sequence[Tensor]) -> Callable[[], None]:
         def once() -> None:
-            torch.autograd.grad(attend(), inputs, gradient)
+            output = attend()
+            torch.autograd.grad(output, inputs, gradients[output.dtype])
 
         return once
 

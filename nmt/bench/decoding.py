@@ -17,6 +17,7 @@ from nmt.bench.work import translation_operations
 from nmt.config.limits import MAX_BATCH_TOKENS
 from nmt.config.search_options import SearchOptions
 from nmt.data.codec import Codec
+from nmt.decoding.devices import Precision, place
 from nmt.decoding.ensemble import Member
 from nmt.decoding.translation import Line
 from nmt.decoding.translator import Translator
@@ -60,7 +61,7 @@ class DecodingSpeed(Speed):
     """
 
     model: str
-    weights: str  # float32 | int8
+    weights: str  # float32 | bfloat16 | int8
     batch_size: int
     sentences_per_second: Spread
     groups: Sequence[GroupSpeed]
@@ -80,6 +81,12 @@ class DecodingModel:
         return self.translator.members[0]
 
     @property
+    def weights(self) -> str:
+        """The type of the weights."""
+        dtype = self.member.model.output_weight.dtype
+        return "int8" if self.int8 else str(dtype).removeprefix("torch.")
+
+    @property
     def parameters(self) -> int:
         """Parameters of the model as it was trained: packed layers have none."""
         codec = self.member.codec
@@ -93,23 +100,45 @@ class DecodingModel:
             )
 
 
-def saved_models(paths: Sequence[Path], *, int8: bool, device: torch.device) -> list[DecodingModel]:
-    """Models from directories, in float32 and with `int8` also in 8 bits."""
+def saved_models(
+    paths: Sequence[Path], *, int8: bool, device: torch.device, precision: Precision = "auto"
+) -> list[DecodingModel]:
+    """Models from directories, in a precision and with `int8` also in 8 bits."""
     return [
-        DecodingModel(str(path), small, Translator.load(path, device=device.type, int8=small))
+        DecodingModel(
+            str(path),
+            small,
+            Translator.load(
+                path, device=str(device), int8=small, precision="auto" if small else precision
+            ),
+        )
         for path in paths
         for small in ((False, True) if int8 else (False,))
     ]
 
 
 def random_models(
-    shapes: Shapes, kinds: Sequence[str], *, int8: bool, device: torch.device
+    shapes: Shapes,
+    kinds: Sequence[str],
+    *,
+    int8: bool,
+    device: torch.device,
+    precision: Precision = "auto",
 ) -> list[DecodingModel]:
-    """Untrained models of every kind, in float32 and with `int8` also in 8 bits."""
+    """Untrained models of every kind, in a precision and with `int8` also in 8 bits."""
     codec = synthetic_codec(synthetic_config(shapes), shapes)
     return [
         DecodingModel(
-            kind, small, random_translator(shapes, kind, codec, int8=small, device=device)
+            kind,
+            small,
+            random_translator(
+                shapes,
+                kind,
+                codec,
+                int8=small,
+                device=device,
+                precision="auto" if small else precision,
+            ),
         )
         for kind in kinds
         for small in ((False, True) if int8 else (False,))
@@ -117,7 +146,13 @@ def random_models(
 
 
 def random_translator(
-    shapes: Shapes, kind: str, codec: Codec, *, int8: bool, device: torch.device
+    shapes: Shapes,
+    kind: str,
+    codec: Codec,
+    *,
+    int8: bool,
+    device: torch.device,
+    precision: Precision,
 ) -> Translator:
     """A translator with random weights, as fast as one with trained weights."""
     config = synthetic_config(shapes)
@@ -127,7 +162,7 @@ def random_translator(
         source_vocabulary_size=len(codec.source.vocabulary),
         target_vocabulary_size=len(codec.target.vocabulary),
     )
-    model.to(device).eval()
+    place(model, device, precision).eval()
     return Translator(
         [Member.of(model, codec, int8=int8)],
         SearchOptions.of(config.decode),
@@ -208,7 +243,7 @@ def measure_decoding(
     """The speed of every model at each batch size; every batch goes to all models in turn."""
     machine = describe_machine(device)
     sentences = Sentences.of(lines, models[0].member.codec)
-    product = MatrixProduct(device)
+    product = MatrixProduct(device, models[0].member.model.output_weight.dtype)
     product.case()
     rows: list[DecodingSpeed] = []
     rates: list[float] = []
@@ -270,7 +305,7 @@ def model_speed(
     sizes = [len(turn.lines) for turn in turns]
     return DecodingSpeed(
         model=model.name,
-        weights="int8" if model.int8 else "float32",
+        weights=model.weights,
         batch_size=batch_size,
         parameters=model.parameters,
         peak_memory_bytes=peak_memory,

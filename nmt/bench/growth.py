@@ -172,7 +172,8 @@ def random_text(pairs: int) -> dict[str, list[str]]:
 
 def training_update(setting: Setting, **changes: int) -> Case:
     """One update; its demand is the operations in its matrix products."""
-    task = training.synthetic_task(replace(setting.shapes, **changes), 1, precision="float32")
+    shapes = replace(setting.shapes, **changes)  # type: ignore[arg-type]
+    task = training.synthetic_task(shapes, 1, precision="float32")
     model = training.TrainingModel(task, setting.kind, setting.device)
     return Case(model, task.tokens, task.operations)
 
@@ -184,7 +185,7 @@ def translation(
 
     The demand is the operations in matrix products.
     """
-    shapes = replace(setting.shapes, **changes)
+    shapes = replace(setting.shapes, **changes)  # type: ignore[arg-type]
     (model,) = decoding.random_models(shapes, [setting.kind], int8=False, device=setting.device)
     sentences = decoding.Sentences.of(synthetic_lines(shapes, SENTENCES), model.member.codec)
     settings = decoding.DecodingSettings([batch], beam, repeats=1, force_length=True, fast=False)

@@ -16,7 +16,7 @@ from nmt.tables import Table
 MILLION = 1e6
 GIGA = 1e9
 DASHES = ("-", "--", ":")
-ATTENTION_COLUMNS = ("attention", "length", "speed", "milliseconds")
+ATTENTION_COLUMNS = ("attention", "length", "speed", "milliseconds", "peak memory")
 
 
 def training_markdown(result: Result[TrainingSpeed]) -> str:
@@ -103,7 +103,13 @@ def growth_markdown(result: Result[Growth]) -> str:
 def attention_lines(measurements: Sequence[Measurement]) -> str:
     """Rows of a Markdown table with the columns ATTENTION_COLUMNS."""
     rows = [
-        (m.form, f"{m.length}", f"{m.relative_speed:.2f}", f"{m.milliseconds:.1f}")
+        (
+            m.form,
+            f"{m.length}",
+            f"{m.relative_speed:.2f}",
+            f"{m.milliseconds:.1f}",
+            memory(m.peak_memory_bytes),
+        )
         for m in measurements
     ]
     return Table(ATTENTION_COLUMNS, rows).markdown().split("\n", 2)[2]
@@ -111,14 +117,18 @@ def attention_lines(measurements: Sequence[Measurement]) -> str:
 
 def label(speed: DecodingSpeed) -> str:
     """The name of a model in tables and figures."""
-    return f"{speed.model}, int8" if speed.weights == "int8" else speed.model
+    return speed.model if speed.weights == "float32" else f"{speed.model}, {speed.weights}"
 
 
 def last_cells(speed: Speed) -> tuple[str, str]:
     """The cells that end a row: the share of the matrix-product rate, and memory."""
-    size = speed.peak_memory_bytes
-    memory = "unknown" if size is None else f"{size / MILLION:,.0f} MB"
-    return f"{100 * speed.share_of_matrix_rate.median:.0f} %", memory
+    share = f"{100 * speed.share_of_matrix_rate.median:.0f} %"
+    return share, memory(speed.peak_memory_bytes)
+
+
+def memory(size: int | None) -> str:
+    """A number of bytes, or that it is unknown."""
+    return "unknown" if size is None else f"{size / MILLION:,.0f} MB"
 
 
 def times(ratio: Spread) -> str:

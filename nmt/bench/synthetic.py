@@ -35,6 +35,7 @@ class Shapes:
     feed_forward_dim: int = 1024
     vocabulary: int = 8000
     length: int = 15  # mean subwords of a sentence
+    same_length: bool = False  # all sentences have the mean length
     batch_tokens: int = 4096
     dropout: float = 0.3
     attention_dropout: float = 0.1
@@ -67,7 +68,9 @@ def synthetic_config(shapes: Shapes, *, precision: str = "float32") -> Config:
 
 
 def sentence_lengths(shapes: Shapes, count: int, *, seed: int) -> list[int]:
-    """Random lengths without the end token, from 1 to twice the mean."""
+    """Random lengths without the end token, from 1 to twice the mean, or all the mean."""
+    if shapes.same_length:
+        return [shapes.length] * count
     generator = random.Random(seed)
     return [generator.randint(1, 2 * shapes.length - 1) for _ in range(count)]
 
@@ -78,6 +81,8 @@ def write_synthetic_corpus(directory: Path, shapes: Shapes) -> EncodedCorpus:
     generator = np.random.default_rng(1)
     source = np.array(sentence_lengths(shapes, pairs, seed=1)) + 1
     target = np.maximum(2, source + generator.integers(-1, 2, size=pairs))
+    if shapes.same_length:
+        target = source
     lengths: dict[Side, Integers] = {"source": source, "target": target}
     with CorpusWriter(directory, "train", {"source": "uint32", "target": "uint32"}) as writer:
         writer.append({side: random_tokens(lengths[side], shapes) for side in SIDES}, lengths)

@@ -18,11 +18,11 @@ from nmt.config.config import Config
 from nmt.data.batching import BatchStream, Update
 from nmt.data.corpus import EncodedCorpus
 from nmt.data.prepare import prepare
+from nmt.errors import ConfigError
 from nmt.model.summary import count
 from nmt.model.transformer import Transformer
-from nmt.ops.cuda_device import set_cuda_defaults
 from nmt.progress import progress_bar
-from nmt.training.distributed import Processes, choose_device
+from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
 from nmt.training.precision import AUTOCAST, with_precision
 from nmt.training.state import TrainingState
@@ -42,12 +42,17 @@ class Task:
 
     @property
     def tokens(self) -> int:
-        """Target tokens of all updates, without padding."""
+        """Target tokens of all updates and processes, without padding."""
         return sum(update.tokens for update in self.updates)
 
     @property
+    def own_tokens(self) -> int:
+        """Target tokens of this process."""
+        return sum(b.num_target_tokens for update in self.updates for b in update.batches)
+
+    @property
     def operations(self) -> int:
-        """Operations in the matrix products of all updates."""
+        """Operations in the matrix products of all updates, of this process."""
         return sum(
             training_operations(
                 self.config.model, update.batches, vocabulary=self.target_vocabulary
@@ -74,22 +79,36 @@ def task_of_config(config: Config, updates: int) -> Task:
     )
 
 
-def synthetic_task(shapes: Shapes, updates: int, *, precision: str) -> Task:
-    """Updates on random data."""
+def synthetic_task(
+    shapes: Shapes,
+    updates: int,
+    *,
+    precision: str,
+    compiled: bool = False,
+    accumulate: int = 1,
+    team: Processes | None = None,
+) -> Task:
+    """Updates on random data, or the share of this process in them."""
     config = synthetic_config(shapes, precision=precision)
+    train = replace(config.train, compile=compiled, accumulate=accumulate)
+    config = replace(config, train=train)
     with tempfile.TemporaryDirectory(prefix="nmt-bench-") as directory:
         corpus = write_synthetic_corpus(Path(directory), shapes)
-        batches = first_updates(config, corpus, updates)
+        batches = first_updates(config, corpus, updates, team=team)
     return Task(config, shapes.vocabulary, shapes.vocabulary, batches)
 
 
-def first_updates(config: Config, corpus: EncodedCorpus, updates: int) -> list[Update]:
-    """The batches that training would begin with."""
+def first_updates(
+    config: Config, corpus: EncodedCorpus, updates: int, *, team: Processes | None = None
+) -> list[Update]:
+    """The batches that training would begin with; of a team, the share of this process."""
     stream = BatchStream(
         corpus,
         batch_tokens=config.train.batch_tokens,
         seed=config.seed,
         accumulate=config.train.accumulate,
+        rank=0 if team is None else team.rank,
+        world_size=1 if team is None else team.size,
     )
     return list(itertools.islice(stream.updates(), updates))
 
@@ -97,7 +116,9 @@ def first_updates(config: Config, corpus: EncodedCorpus, updates: int) -> list[U
 class TrainingModel:
     """A model with one attention kind in training; a call runs all updates of the task once."""
 
-    def __init__(self, task: Task, kind: str, device: torch.device) -> None:
+    def __init__(
+        self, task: Task, kind: str, device: torch.device, *, team: Processes | None = None
+    ) -> None:
         config = task.config
         if kind != CONFIGURED:
             config = replace(config, model=with_attention(config.model, kind))
@@ -113,9 +134,15 @@ class TrainingModel:
         self.updater = Updater(
             TranslationLoss(model, smoothing=config.train.label_smoothing),
             config,
-            Processes(0, 1, device, None),
+            team or Processes(0, 1, device, None),
             idle_batch=task.updates[0].batches[0],
         )
+
+    def check_memory(self) -> None:
+        """Raise if the batches do not fit, since an update that cuts them is another task."""
+        for update in self.updates:
+            if self.updater.gradients(update, 1, scale=1.0, pieces=1) is None:
+                raise ConfigError(f"not enough memory on {self.updater.device} for a whole batch")
 
     def __call__(self) -> None:
         for update in self.updates:
@@ -124,22 +151,26 @@ class TrainingModel:
         self.updater.optimizer.zero_grad(set_to_none=True)  # leaves memory to the other models
 
 
-def measure_training(task: Task, kinds: Sequence[str], *, repeats: int) -> Result[TrainingSpeed]:
+def measure_training(
+    task: Task, kinds: Sequence[str], team: Processes, *, repeats: int
+) -> Result[TrainingSpeed]:
     """The speed of every kind; each is warmed up before the rounds that count."""
-    device = choose_device(task.config.train.device, 0)
+    device = team.device
     task = replace(task, config=with_precision(task.config, device))
-    if device.type == "cuda":
-        set_cuda_defaults()
+    if task.config.train.compile:  # all models share the code that is compiled
+        torch._dynamo.config.recompile_limit = max(8, 8 * len(kinds))
     machine = describe_machine(device)
     product = MatrixProduct(device, AUTOCAST.get(task.config.train.precision, torch.float32))
-    TrainingModel(task, kinds[0], device)()  # the very first call pays for what torch sets up once
+    # The very first call pays for what torch sets up once.
+    TrainingModel(without_compiler(task), kinds[0], device, team=team)()
     models: dict[str, TrainingModel] = {}
     peaks: dict[str, int | None] = {}
     bar = progress_bar(total=len(kinds) * (1 + 2 * repeats), unit="turn", description="training")
     with bar:
         for kind in kinds:
             with peak_memory(device) as peak:
-                models[kind] = TrainingModel(task, kind, device)
+                models[kind] = TrainingModel(task, kind, device, team=team)
+                models[kind].check_memory()
                 models[kind]()
             peaks[kind] = peak.bytes
             bar.update(1)
@@ -163,7 +194,14 @@ def measure_training(task: Task, kinds: Sequence[str], *, repeats: int) -> Resul
     facts = {
         "matrix_rate": Spread.of(matrix_rates.flatten()),
         "tokens": task.tokens,
-        "operations_per_token": operations / task.tokens,
+        "operations_per_token": operations / max(1, task.own_tokens),
         "reference": reference,
+        "processes": team.size,
     }
     return Result(machine, rows, facts)
+
+
+def without_compiler(task: Task) -> Task:
+    """The same task without torch.compile."""
+    train = replace(task.config.train, compile=False)
+    return replace(task, config=replace(task.config, train=train))

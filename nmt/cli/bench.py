@@ -1,23 +1,31 @@
 """nmt-bench: the speed of training, decoding and attention on this machine."""
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nmt.cli import console
 from nmt.cli.arguments import (
     add_choice,
-    add_device,
     add_flag,
     add_number,
     add_path,
-    check_outputs,
+    add_precision,
     choose_device,
-    positive,
     probability,
 )
+from nmt.cli.bench_arguments import (
+    add_kinds,
+    add_numbers,
+    add_output,
+    check_files,
+    check_kinds,
+    set_threads,
+    write,
+)
+from nmt.cli.bench_gpu import add_gpu
 from nmt.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +59,7 @@ TRAIN = """\
 Train with every attention kind for a few updates, in turn. The table gives target tokens per
 second, the speed relative to softmax (Table 2 of the paper), its share of the rate of a large
 matrix product, and peak memory. All models are in memory at the same time. Without --config the
-data is random."""
+data is random, and torchrun can start several processes, which share the batches of an update."""
 DECODE = """\
 Translate the same sentences with several models, in turn. The tables give sentences and target
 tokens per second and the speed relative to the first model, overall and in ten groups of equal
@@ -77,6 +85,7 @@ def build_parser() -> console.Parser:
     add_decode(benchmarks)
     add_attention(benchmarks)
     add_growth(benchmarks)
+    add_gpu(benchmarks)
     return parser
 
 
@@ -96,6 +105,8 @@ def add_train(benchmarks: Any) -> None:
         choices=["float32", "bfloat16", "float16"],
         help="floating-point format (default: float32)",
     )
+    add_flag(shapes, "--compile", "train with torch.compile")
+    add_number(shapes, "--accumulate", None, "batches in an update (default: 1)")
     add_output(parser, repeats=5, figure="one bar per attention kind")
     parser.add_argument(
         "overrides", nargs="*", metavar="section.key=value", help="values to replace in the config"
@@ -120,6 +131,7 @@ def add_decode(benchmarks: Any) -> None:
         ("--fast", "translate as nmt-translate --fast does"),
     ):
         add_flag(parser, option, meaning)
+    add_precision(parser)
     add_kinds(parser, "only without --model")
     add_shapes(parser)
     add_output(parser, repeats=3, figure="Figure 2 of the paper")
@@ -140,6 +152,7 @@ def add_attention(benchmarks: Any) -> None:
         parser, "--dropout", 0.0, "dropout on the attention weights", type=probability, metavar="P"
     )
     add_choice(parser, "--mask", ("none", "padding", "causal"), "attention mask")
+    add_choice(parser, "--precision", ("float32", "bfloat16"), "type of the projections")
     add_output(parser, repeats=7, figure=None)
     parser.set_defaults(run=bench_attention)
 
@@ -165,21 +178,6 @@ def add_growth(benchmarks: Any) -> None:
     parser.set_defaults(run=bench_growth)
 
 
-def add_numbers(
-    parser: argparse.ArgumentParser, flag: str, default: list[int], meaning: str
-) -> None:
-    """An option that takes several numbers."""
-    text = f"{meaning} (default: {' '.join(map(str, default))})"
-    parser.add_argument(flag, type=positive, nargs="+", default=default, metavar="N", help=text)
-
-
-def add_kinds(parser: argparse.ArgumentParser, note: str) -> None:
-    """The attention kinds to compare."""
-    parser.add_argument(
-        "--kinds", nargs="+", metavar="KIND", help=f"attention kinds (default: all); {note}"
-    )
-
-
 def add_shapes(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """The shapes of random data."""
     group = parser.add_argument_group("random data")
@@ -188,45 +186,49 @@ def add_shapes(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return group
 
 
-def add_output(parser: argparse.ArgumentParser, *, repeats: int, figure: str | None) -> None:
-    """The number of rounds, the device and the files to write."""
-    add_number(parser, "--repeats", repeats, "number of rounds; medians are reported")
-    add_device(parser)
-    add_number(parser, "--threads", None, "number of CPU threads (default: torch's)")
-    add_path(parser, "--json", "write all numbers to this file")
-    parser.set_defaults(figure=None)
-    if figure is not None:
-        add_path(parser, "--figure", f"write a figure: {figure}", metavar="FILE.png")
-
-
 def bench_train(arguments: argparse.Namespace) -> None:
     """Print the table of the training benchmark."""
     kinds, overrides = split_overrides(arguments)
     shapes = given(arguments, (*SHAPES, "batch_tokens", "dropout"))
     if arguments.config is None and overrides:
         raise UserError(f"{overrides[0]}: replaces a value of a config: give --config FILE, too")
-    if arguments.config is not None and (shapes or arguments.precision):
-        refuse(next(iter(shapes), "precision"), "--config")
+    random_only = given(arguments, (*shapes, "precision", "accumulate"))
+    random_only |= {"compile": True} if arguments.compile else {}
+    if arguments.config is not None and random_only:
+        refuse(next(iter(random_only)), "--config")
+    if arguments.config is not None and "WORLD_SIZE" in os.environ:
+        raise UserError("--config: several processes measure random data: leave it out")
     check_files(arguments, [arguments.config])
     kinds = check_kinds(kinds, extra=() if arguments.config is None else ("config",))
     from dataclasses import asdict, replace
 
     from nmt.bench import report, training
+    from nmt.config.config import TrainConfig
     from nmt.config.loading import load_config
+    from nmt.training.distributed import processes
 
-    if arguments.config is None:
-        precision = arguments.precision or "float32"
-        set_threads(arguments.threads)
-        task = training.synthetic_task(make_shapes(shapes), arguments.updates, precision=precision)
-    else:
-        config = load_config(arguments.config, overrides)
-        set_threads(arguments.threads or config.train.threads)
-        task = training.task_of_config(config, arguments.updates)
+    config = None if arguments.config is None else load_config(arguments.config, overrides)
+    train = TrainConfig(threads=0) if config is None else config.train
+    set_threads(arguments.threads or train.threads)
     if arguments.device != "auto":
         choose_device(arguments.device)
-        train = replace(task.config.train, device=arguments.device)
-        task = replace(task, config=replace(task.config, train=train))
-    result = training.measure_training(task, kinds, repeats=arguments.repeats)
+        train = replace(train, device=arguments.device)
+    with processes(train) as team:
+        task = (
+            training.synthetic_task(
+                make_shapes(shapes),
+                arguments.updates,
+                precision=arguments.precision or "float32",
+                compiled=arguments.compile,
+                accumulate=arguments.accumulate or 1,
+                team=team,
+            )
+            if config is None
+            else training.task_of_config(config, arguments.updates)
+        )
+        result = training.measure_training(task, kinds, team, repeats=arguments.repeats)
+    if not team.is_main:
+        return
     print(report.training_markdown(result))
     settings = {
         "config": None if arguments.config is None else str(arguments.config),
@@ -259,13 +261,14 @@ def bench_decode(arguments: argparse.Namespace) -> None:
     device = choose_device(arguments.device)
     if arguments.int8 and device.type != "cpu":
         raise UserError("--int8: 8-bit weights are for the CPU: add --device cpu")
+    way = {"int8": arguments.int8, "device": device, "precision": arguments.precision}
     if arguments.model is None:
         random_shapes = make_shapes(shapes)
         lines = synthetic_lines(random_shapes, arguments.sentences or RANDOM_SENTENCES)
-        models = decoding.random_models(random_shapes, kinds, int8=arguments.int8, device=device)
+        models = decoding.random_models(random_shapes, kinds, **way)
     else:
         lines = list(read_text(arguments.input))[: arguments.sentences]
-        models = decoding.saved_models(arguments.model, int8=arguments.int8, device=device)
+        models = decoding.saved_models(arguments.model, **way)
     settings = decoding.DecodingSettings(
         batch_sizes=list(dict.fromkeys(arguments.batch)),
         beam=arguments.beam or models[0].translator.options.beam,
@@ -299,7 +302,7 @@ def bench_attention(arguments: argparse.Namespace) -> None:
 
     set_threads(arguments.threads)
     device = choose_device(arguments.device)
-    names = ("tokens", "dim", "heads", "dropout", "mask", "repeats")
+    names = ("tokens", "dim", "heads", "dropout", "mask", "repeats", "precision")
     sizes = attention.Sizes(**given(arguments, names), device=device.type)
     machine = describe_machine(device)
     print(machine, Table(report.ATTENTION_COLUMNS, []).markdown(), sep="\n\n", flush=True)
@@ -354,28 +357,6 @@ def refuse(name: str, other: str) -> NoReturn:
     raise UserError(f"--{option}: is for random data: leave it out, or leave out {other}")
 
 
-def check_kinds(kinds: Sequence[str] | None, *, extra: Sequence[str] = ()) -> list[str]:
-    """The kinds to compare, without repetitions; all of them if none are named."""
-    from nmt.bench.kinds import all_kinds
-    from nmt.config.attention_kinds import ALIASES
-
-    chosen = [ALIASES.get(kind, kind) for kind in kinds or all_kinds()]
-    for kind in chosen:
-        if kind not in (*all_kinds(), *extra):
-            known = ", ".join((*all_kinds(), *extra))
-            raise UserError(f"--kinds: expected some of {known}, got {kind}")
-    return list(dict.fromkeys(chosen))
-
-
-def check_files(arguments: argparse.Namespace, inputs: Sequence[Path | None]) -> None:
-    """Reject output files that could not be written, before the long measurements begin."""
-    outputs = [arguments.json, arguments.figure]
-    check_outputs(outputs, inputs)
-    for path in outputs:
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise UserError(f"{path}: expected the name of a file in a directory that exists")
-
-
 def check_heads(dim: int, heads: int) -> None:
     """Reject a width that cannot be divided among the heads."""
     if dim % heads != 0:
@@ -391,22 +372,6 @@ def make_shapes(values: dict[str, Any]) -> "Shapes":
     if shapes.vocabulary <= FIRST_WORD:
         raise UserError(f"--vocabulary: expected above {FIRST_WORD}, got {shapes.vocabulary}")
     return shapes
-
-
-def set_threads(threads: int | None) -> None:
-    """Set the number of torch's threads, if one was given."""
-    import torch
-
-    if threads:
-        torch.set_num_threads(threads)
-
-
-def write(path: Path | None, make: Callable[[], str | bytes]) -> None:
-    """Write a file, if one was asked for."""
-    if path is None:
-        return
-    content = make()
-    path.write_bytes(f"{content}\n".encode() if isinstance(content, str) else content)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

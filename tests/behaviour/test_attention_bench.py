@@ -15,6 +15,18 @@ from nmt.config.config import AttentionConfig
 QUICK = ["attention", "--tokens", "16", "--dim", "8", "--heads", "2", "--repeats", "1"]
 
 
+def test_attention_in_bfloat16(tmp_path: Path) -> None:
+    path = tmp_path / "attention.json"
+    arguments = [*QUICK, "--lengths", "8", "--kinds", "softmax", "rela-g"]
+    assert bench.main([*arguments, "--precision", "bfloat16", "--json", str(path)]) == 0
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["precision"] == "bfloat16"
+    forms = [row["form"] for row in document["measurements"]]
+    assert forms == ["plain softmax", "torch SDPA", "softmax", "rela-g"]
+    for row in document["measurements"]:
+        assert 0.0 < row["seconds"]["low"] <= row["seconds"]["high"]
+
+
 @pytest.mark.parametrize("mask", ["none", "padding", "causal"])
 def test_every_kind_is_measured(
     mask: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -56,6 +56,22 @@ def test_training_compares_every_kind(tmp_path: Path, capsys: pytest.CaptureFixt
     assert document["machine"]["processor"] in output
 
 
+def test_training_accumulates_batches(tmp_path: Path) -> None:
+    arguments = [*RANDOM, "--batch-tokens", "60", "--updates", "1", "--kinds", "softmax"]
+    one = run(tmp_path, "train", *arguments)
+    three = run(tmp_path, "train", *arguments, "--accumulate", "3")
+    assert three["settings"]["train"]["accumulate"] == 3
+    assert three["tokens"] > 2 * one["tokens"]
+    assert three["processes"] == 1
+
+
+def test_decoding_in_bfloat16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--kinds", "softmax", "--batch", "2", "--sentences", "4", "--precision", "bfloat16"]
+    document = run(tmp_path, "decode", *RANDOM, *options)
+    assert [row["weights"] for row in document["models"]] == ["bfloat16"]
+    assert "\n| softmax, bfloat16 | 2 |" in capsys.readouterr().out
+
+
 def test_training_on_the_data_of_a_config(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,74 @@
+"""The arguments that benchmarks share, their checks, and the files that they write."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nmt.cli.arguments import add_device, add_number, add_path, check_outputs, positive
+from nmt.errors import UserError
+
+
+def add_numbers(
+    parser: argparse.ArgumentParser, flag: str, default: list[int], meaning: str
+) -> None:
+    """An option that takes several numbers."""
+    text = f"{meaning} (default: {' '.join(map(str, default))})"
+    parser.add_argument(flag, type=positive, nargs="+", default=default, metavar="N", help=text)
+
+
+def add_kinds(parser: argparse.ArgumentParser, note: str) -> None:
+    """The attention kinds to compare."""
+    parser.add_argument(
+        "--kinds", nargs="+", metavar="KIND", help=f"attention kinds (default: all); {note}"
+    )
+
+
+def add_output(parser: argparse.ArgumentParser, *, repeats: int, figure: str | None) -> None:
+    """The number of rounds, the device and the files to write."""
+    add_number(parser, "--repeats", repeats, "number of rounds; medians are reported")
+    add_device(parser)
+    add_number(parser, "--threads", None, "number of CPU threads (default: torch's)")
+    add_path(parser, "--json", "write all numbers to this file")
+    parser.set_defaults(figure=None)
+    if figure is not None:
+        add_path(parser, "--figure", f"write a figure: {figure}", metavar="FILE.png")
+
+
+def check_kinds(kinds: Sequence[str] | None, *, extra: Sequence[str] = ()) -> list[str]:
+    """The kinds to compare, without repetitions; all of them if none are named."""
+    from nmt.bench.kinds import all_kinds
+    from nmt.config.attention_kinds import ALIASES
+
+    chosen = [ALIASES.get(kind, kind) for kind in kinds or all_kinds()]
+    for kind in chosen:
+        if kind not in (*all_kinds(), *extra):
+            known = ", ".join((*all_kinds(), *extra))
+            raise UserError(f"--kinds: expected some of {known}, got {kind}")
+    return list(dict.fromkeys(chosen))
+
+
+def check_files(
+    arguments: argparse.Namespace, inputs: Sequence[Path | None], *others: Path
+) -> None:
+    """Reject output files that could not be written, before the long measurements begin."""
+    outputs = [arguments.json, arguments.figure, *others]
+    check_outputs(outputs, inputs)
+    for path in outputs:
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise UserError(f"{path}: expected the name of a file in a directory that exists")
+
+
+def set_threads(threads: int | None) -> None:
+    """Set the number of torch's threads, if one was given."""
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def write(path: Path | None, make: Callable[[], str | bytes]) -> None:
+    """Write a file, if one was asked for."""
+    if path is None:
+        return
+    content = make()
+    path.write_bytes(f"{content}\n".encode() if isinstance(content, str) else content)
