@@ -7,11 +7,13 @@ recorded with its error, and the others go on. With small sizes the same code ru
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 import torch
 
 from nmt.bench import attention, decoding, scaling, training
+from nmt.bench.growth import quiet
 from nmt.bench.machine import PRODUCT_SIZE, MatrixProduct
 from nmt.bench.roofline import PRODUCT_SHARE, Counts, Gpu, find_counts, find_gpu, predict
 from nmt.bench.synthetic import Shapes, synthetic_lines
@@ -86,6 +88,13 @@ SMALL = Sizes(
 )
 
 
+def known_gpu(device: torch.device, sizes: Sizes) -> Gpu | None:
+    """The rates of a device that predictions can be made for, with sizes that were counted."""
+    if device.type != "cuda" or not sizes.counted:
+        return None
+    return find_gpu(torch.cuda.get_device_name(device))
+
+
 @dataclass(frozen=True)
 class Plan:
     """What to measure, and where."""
@@ -96,13 +105,7 @@ class Plan:
     parts: Sequence[str]
     processes: int  # at most
     repeats: int
-
-    @property
-    def gpu(self) -> Gpu | None:
-        """The GPU that predictions are for; None: there are none."""
-        if self.device.type != "cuda" or not self.sizes.counted:
-            return None
-        return find_gpu(torch.cuda.get_device_name(self.device))
+    gpu: Gpu | None = None  # that predictions are for; None: there are none
 
     @property
     def half(self) -> str:
@@ -114,6 +117,7 @@ class Plan:
         cuda = self.device.type == "cuda"
         card = torch.cuda.get_device_properties(self.device) if cuda else None
         return {
+            "nmt": version("nmt"),
             "device": self.device.type,
             "gpus": torch.cuda.device_count() if cuda else 0,
             "cuda": torch.version.cuda,
@@ -167,20 +171,30 @@ class GpuRow:
 
 def run_trials(trials: Sequence[Trial]) -> Iterator[GpuRow]:
     """The outcome of each trial, in order."""
-    for trial in trials:
-        measured, error = None, None
-        try:
+    gc.freeze()  # the objects of imported modules would make up most of each collection
+    try:
+        for trial in trials:
+            yield outcome(trial)
+    finally:
+        gc.unfreeze()
+
+
+def outcome(trial: Trial) -> GpuRow:
+    """Run a trial; an error is recorded."""
+    measured, error = None, None
+    try:
+        release_memory()  # which fails, too, after an error that has stopped the device
+        with quiet("nmt.data"):
             measured = trial.run()
-        except Exception as problem:  # a driver or a compiler may raise anything: it is recorded
-            text = str(problem).strip().split("\n", maxsplit=1)[0]
-            error = f"{type(problem).__name__}: {text}"
-        unit = UNITS[trial.part]
-        yield GpuRow(trial.part, trial.name, trial.settings, unit, measured, trial.expected, error)
-        release_memory()
+    except Exception as problem:  # a driver or a compiler may raise anything
+        text = str(problem).strip().split("\n", maxsplit=1)[0]
+        error = f"{type(problem).__name__}: {text}"
+    unit = UNITS[trial.part]
+    return GpuRow(trial.part, trial.name, trial.settings, unit, measured, trial.expected, error)
 
 
 def release_memory() -> None:
-    """Drop the graphs and the memory of a trial."""
+    """Drop the graphs and the memory of the trial before."""
     torch._dynamo.reset()
     gc.collect()
     if torch.cuda.is_available():

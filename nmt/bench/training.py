@@ -18,7 +18,7 @@ from nmt.config.config import Config
 from nmt.data.batching import BatchStream, Update
 from nmt.data.corpus import EncodedCorpus
 from nmt.data.prepare import prepare
-from nmt.errors import ConfigError
+from nmt.errors import ConfigError, UserError
 from nmt.model.summary import count
 from nmt.model.transformer import Transformer
 from nmt.progress import progress_bar
@@ -92,16 +92,26 @@ def synthetic_task(
     config = synthetic_config(shapes, precision=precision)
     train = replace(config.train, compile=compiled, accumulate=accumulate)
     config = replace(config, train=train)
+    full = shapes.batch_tokens // (shapes.length + 1) * (shapes.length + 1)
+    least = accumulate * full if shapes.same_length else 0
     with tempfile.TemporaryDirectory(prefix="nmt-bench-") as directory:
         corpus = write_synthetic_corpus(Path(directory), shapes)
-        batches = first_updates(config, corpus, updates, team=team)
+        batches = first_updates(config, corpus, updates, team=team, least_tokens=least)
     return Task(config, shapes.vocabulary, shapes.vocabulary, batches)
 
 
 def first_updates(
-    config: Config, corpus: EncodedCorpus, updates: int, *, team: Processes | None = None
+    config: Config,
+    corpus: EncodedCorpus,
+    updates: int,
+    *,
+    team: Processes | None = None,
+    least_tokens: int = 0,
 ) -> list[Update]:
-    """The batches that training would begin with; of a team, the share of this process."""
+    """The batches that training would begin with; of a team, the share of this process.
+
+    Updates of fewer than `least_tokens` target tokens are passed over.
+    """
     stream = BatchStream(
         corpus,
         batch_tokens=config.train.batch_tokens,
@@ -110,7 +120,8 @@ def first_updates(
         rank=0 if team is None else team.rank,
         world_size=1 if team is None else team.size,
     )
-    return list(itertools.islice(stream.updates(), updates))
+    large = (update for update in stream.updates() if update.tokens >= least_tokens)
+    return list(itertools.islice(large, updates))
 
 
 class TrainingModel:
@@ -199,6 +210,14 @@ def measure_training(
         "processes": team.size,
     }
     return Result(machine, rows, facts)
+
+
+def on_device(team: Processes, device: torch.device) -> Processes:
+    """A single process on the GPU that was named, which becomes the current one."""
+    if team.size > 1:
+        raise UserError(f"--device {device}: torchrun gives each process its own GPU: say cuda")
+    torch.cuda.set_device(device)
+    return replace(team, device=device)
 
 
 def without_compiler(task: Task) -> Task:

@@ -214,6 +214,8 @@ def bench_train(arguments: argparse.Namespace) -> None:
         choose_device(arguments.device)
         train = replace(train, device=arguments.device)
     with processes(train) as team:
+        if ":" in arguments.device:
+            team = training.on_device(team, choose_device(arguments.device))
         task = (
             training.synthetic_task(
                 make_shapes(shapes),
@@ -234,6 +236,7 @@ def bench_train(arguments: argparse.Namespace) -> None:
         "config": None if arguments.config is None else str(arguments.config),
         "updates": arguments.updates,
         "repeats": arguments.repeats,
+        "device": str(team.device),
         "model": asdict(task.config.model),
         "train": asdict(task.config.train),
     }

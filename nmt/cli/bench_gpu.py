@@ -74,13 +74,15 @@ def bench_gpu(arguments: argparse.Namespace) -> None:
     if cuda:
         torch.cuda.set_device(device)
         set_cuda_defaults()
+    sizes = gpu.SMALL if arguments.small else gpu.FULL
     plan = gpu.Plan(
         device=device,
-        sizes=gpu.SMALL if arguments.small else gpu.FULL,
+        sizes=sizes,
         kinds=kinds,
         parts=[part for part in PARTS if part in arguments.parts],
         processes=arguments.processes or (torch.cuda.device_count() if cuda else 2),
         repeats=arguments.repeats,
+        gpu=gpu.known_gpu(device, sizes),
     )
     trials = gpu.make_trials(plan)
     result: Result[gpu.GpuRow] = Result(describe_machine(device), [], plan.facts())

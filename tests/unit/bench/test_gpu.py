@@ -69,14 +69,30 @@ def test_the_full_sizes_are_those_that_were_counted(kind: str) -> None:
     assert find_counts("decoding step", kind, "float32", sentences=batch) is not None
 
 
+def test_predictions_are_for_what_was_counted() -> None:
+    plan = Plan(CPU, gpu.FULL, all_kinds(), gpu.PARTS, 8, 5, gpu=GPUS["A100"])
+    trials = gpu.make_trials(plan)
+    predicted = [trial for trial in trials if trial.expected.speed is not None]
+    products = {t.name: t.expected.speed for t in predicted if t.part == "products"}
+    assert products == {"bfloat16": pytest.approx(0.6 * 312), "float32": pytest.approx(0.6 * 156)}
+    trained = [trial for trial in predicted if trial.part == "train"]
+    ways = {(t.settings["precision"], t.settings["length"]) for t in trained}
+    assert ways == {("bfloat16", 27), ("float32", 27), ("bfloat16", 257)}
+    assert {(t.settings["compile"], t.settings["accumulate"]) for t in trained} == {("no", 1)}
+    assert len(trained) == 3 * len(all_kinds())
+    decoded = [trial for trial in predicted if trial.part == "decode"]
+    assert {trial.settings["batch"] for trial in decoded} == {100}
+    counts = [t.settings["processes"] for t in trials if t.part == "processes"]
+    assert counts == [1, 2, 4, 8, 1, 2, 4, 8]
+
+
 def test_sentences_of_one_length_fill_batches() -> None:
-    shapes = replace(gpu.TINY, batch_tokens=50)
-    task = synthetic_task(shapes, 4, precision="float32", accumulate=2)
+    shapes = replace(gpu.TINY, batch_tokens=54)
+    task = synthetic_task(shapes, 12, precision="float32", accumulate=2)  # more than one epoch
     batches = [batch for update in task.updates for batch in update.batches]
-    assert len(batches) == 8
-    assert {batch.source.shape[1] for batch in batches} == {5}
+    assert [batch.source.shape for batch in batches] == 24 * [(10, 5)]
     assert all(batch.target_visible.all() for batch in batches)
-    assert max(len(batch.indices) for batch in batches) == 10
+    assert task.tokens == task.own_tokens == 24 * 50
 
 
 def test_process_counts_double_up_to_all() -> None:
