@@ -7,13 +7,14 @@ import torch
 
 from nmt.bench import gpu, scaling
 from nmt.bench.gpu import Expected, Figures, GpuRow, Plan, Trial
-from nmt.bench.gpu_report import gpu_markdown, part_table
+from nmt.bench.gpu_report import TITLES, gpu_markdown, part_table
 from nmt.bench.kinds import all_kinds
 from nmt.bench.machine import describe_machine
 from nmt.bench.result import Result
 from nmt.bench.roofline import GPUS, find_counts, predict
 from nmt.bench.timing import Spread
 from nmt.bench.training import synthetic_task
+from nmt.cli import bench_gpu
 from nmt.errors import UserError
 
 CPU = torch.device("cpu")
@@ -93,6 +94,10 @@ def test_sentences_of_one_length_fill_batches() -> None:
     assert [batch.source.shape for batch in batches] == 24 * [(10, 5)]
     assert all(batch.target_visible.all() for batch in batches)
     assert task.tokens == task.own_tokens == 24 * 50
+
+
+def test_the_command_offers_all_parts() -> None:
+    assert bench_gpu.PARTS == gpu.PARTS == tuple(TITLES)
 
 
 def test_process_counts_double_up_to_all() -> None:
