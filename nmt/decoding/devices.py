@@ -9,6 +9,7 @@ from nmt.errors import UserError
 from nmt.model.attention import HeadParameters
 from nmt.model.norms import HeadNorm
 from nmt.model.transformer import Transformer
+from nmt.ops.cuda_device import cuda_problem, has_bfloat16, set_cuda_defaults
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -19,21 +20,26 @@ def find_devices(names: str) -> list[torch.device]:
     `auto` is the first GPU if there is one, and else the CPU; `cuda` is the first GPU. A device
     that is named twice is there twice.
     """
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     found: list[torch.device] = []
     for name in names.split(","):
-        if name == "cpu" or (name == "auto" and count == 0):
+        problem = None if name == "cpu" else cuda_problem()
+        if name == "cpu" or (name == "auto" and problem is not None):
             found.append(torch.device("cpu"))
-        elif count == 0:
-            raise UserError(f"--device {name}: torch finds no CUDA device; give cpu or auto")
+        elif problem is not None:
+            raise UserError(f"--device {name}: torch cannot use a CUDA device: {problem}")
         elif name == "cuda:all":
-            found.extend(torch.device("cuda", index) for index in range(count))
+            found.extend(torch.device("cuda", index) for index in range(torch.cuda.device_count()))
         else:
-            index = int(name.removeprefix("cuda:")) if ":" in name else 0
-            if index >= count:
-                raise UserError(f"--device {name}: expected cuda:0 to cuda:{count - 1}")
-            found.append(torch.device("cuda", index))
+            found.append(torch.device("cuda", gpu_index(name)))
     return found
+
+
+def gpu_index(name: str) -> int:
+    """The number of a GPU that is there: 1 for cuda:1, 0 for cuda."""
+    index, count = int(name.partition(":")[2] or 0), torch.cuda.device_count()
+    if index >= count:
+        raise UserError(f"--device {name}: expected cuda:0 to cuda:{count - 1}, got cuda:{index}")
+    return index
 
 
 def find_device(name: str) -> torch.device:
@@ -52,17 +58,13 @@ def current(device: torch.device | str) -> contextlib.AbstractContextManager[obj
 
 def float_type(precision: Precision, device: torch.device) -> torch.dtype:
     """The type of weights and activations; `auto` is bfloat16 on a GPU that computes in it."""
-    if precision != "auto":
-        return torch.float32 if precision == "float32" else torch.bfloat16
-    if device.type != "cuda":
-        return torch.float32
-    with current(device):
-        able = torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if able else torch.float32
+    if precision == "auto":
+        return torch.bfloat16 if has_bfloat16(device) else torch.float32
+    return torch.float32 if precision == "float32" else torch.bfloat16
 
 
-def place(model: Transformer, device: torch.device, precision: Precision) -> Transformer:
-    """The model on a device, in the float type of a precision.
+def cast(model: Transformer, dtype: torch.dtype) -> None:
+    """Let a model compute in a float type.
 
     What attention kinds learn besides matrices (gains, gates, alphas, thresholds) stays float32:
     the operations on it are computed in float32, and it is small.
@@ -73,8 +75,14 @@ def place(model: Transformer, device: torch.device, precision: Precision) -> Tra
         if isinstance(module, HeadNorm | HeadParameters)
         for parameter in module.parameters()
     }
-    dtype = float_type(precision, device)
     for parameter in model.parameters():
         if id(parameter) not in kept:
             parameter.data = parameter.data.to(dtype)
+
+
+def place(model: Transformer, device: torch.device, precision: Precision) -> Transformer:
+    """The model on a device, in the float type of a precision."""
+    if device.type == "cuda":
+        set_cuda_defaults()
+    cast(model, float_type(precision, device))
     return model.to(device)

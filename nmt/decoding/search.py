@@ -12,6 +12,10 @@ no live hypothesis can still beat the N-th best finished one; greedy search ends
 token. `early_stop` says what a hypothesis can still reach: what it would score if all further
 tokens up to the maximum length were free (`exact`), or those of a quarter of its length (`likely`:
 fewer steps, and hardly ever another output).
+The logits and the scores of hypotheses stay on the device. The host follows by a record of what was
+chosen (search_record.py), for which it waits once per step. On a GPU it waits for the step before
+the last, while the GPU is already computing the next one: sentences that are over leave one step
+later, with the same results.
 A finished hypothesis scores log p / ((5 + n) / 6)^length_penalty (Wu et al. 2016, equation 14); its
 length n counts the end token.
 """
@@ -27,18 +31,20 @@ from torch import Tensor
 
 from nmt.config.search_options import SearchOptions
 from nmt.decoding.choices import choose_samples
+from nmt.decoding.search_record import (
+    ChosenStep,
+    Hypothesis,
+    Integers,
+    SearchRecord,
+    length_penalty,
+)
 from nmt.ops.beam import Candidates, choose_beam, normalize
+
+__all__ = ["Hypothesis", "StepFunction", "Symbols", "length_penalty", "search"]
 
 # A token that search is forced to take (of a prefix, or the end at the maximum length) although its
 # probability is 0 costs this much instead of the whole hypothesis.
 FORCED_ZERO = -1e4
-
-# With `likely`, hypotheses are taken to end within this share of their length, or this many tokens.
-LIKELY_SHARE = 0.25
-LIKELY_TOKENS = 2
-
-# Sentences that are over leave the batch when at least this share of it is over.
-LEAVE_SHARE = 0.05
 
 
 class StepFunction(Protocol):
@@ -63,41 +69,50 @@ class Symbols:
     never: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """A finished output, without start and end token."""
-
-    tokens: tuple[int, ...]
-    log_probability: float  # of all tokens and the end token
-    score: float  # log probability over length penalty
-
-
 @dataclass
 class SearchState:
-    """The state of the sentences that are still in the batch, after T tokens."""
+    """The sentences that are still in the batch: live hypotheses, and what they have to obey."""
 
-    sentences: Tensor  # [B] position in the results
-    over: Tensor  # [B] bool: nothing more is wanted of this sentence
-    tokens: Tensor  # [B, K, T + 1], the start token first
+    tokens: Tensor  # [B, K] the last of each live hypothesis
     scores: Tensor  # [B, K] float64 log probability of each live hypothesis; -inf: no hypothesis
-    limits: Tensor  # [B] most tokens before the end token
-    least_limit: int  # of all sentences that were in the batch
-    forced: Tensor  # [B, P] prefixes; -1 where the choice is free
-    num_finished: Tensor  # [B]
-    any_finished: bool  # of any sentence
-    best: Tensor  # [B, N] float64 scores of the best finished hypotheses, best first
     uniform: Tensor | None  # [B, K, limit + 1] random numbers for sampling
+    limits: Integers  # [B] most tokens before the end token
+    least_limit: int  # of all sentences that were in the batch
+    forced: Integers  # [B, P] prefixes; -1 where the choice is free
 
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows [B'] of the batch."""
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(self, name, value.index_select(0, rows))
+    def select(self, rows: Integers, index: Tensor) -> None:
+        """Keep these rows [B'] of the batch; `index` has them on the device."""
+        self.tokens = self.tokens.index_select(0, index)
+        self.scores = self.scores.index_select(0, index)
+        if self.uniform is not None:
+            self.uniform = self.uniform.index_select(0, index)
+        self.limits, self.forced = self.limits[rows], self.forced[rows]
 
 
-def length_penalty(length: Tensor | float, power: float) -> Tensor:
-    """The divisor of the log probability of an output of this length (with the end token)."""
-    return ((5.0 + torch.as_tensor(length, dtype=torch.float64)) / 6.0) ** power
+class Choice:
+    """What a step chose, on its way to the host."""
+
+    def __init__(self, finished: Candidates, live: Candidates, rows: Integers | None) -> None:
+        self.rows = rows
+        self.event: torch.cuda.Event | None = None
+        self.parts = [finished.parents, finished.scores, live.parents, live.tokens, live.scores]
+        if finished.scores.is_cuda:
+            # All as bits of one type, so that it is one launch and one copy.
+            whole = torch.cat([part.view(torch.float64) for part in self.parts], dim=1)
+            arriving = torch.empty(whole.shape, dtype=torch.float64, pin_memory=True)
+            arriving.copy_(whole, non_blocking=True)
+            self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.event.record()
+            self.parts = [arriving]
+
+    def read(self) -> ChosenStep:
+        """The choice as the host needs it; waits until it has arrived."""
+        if self.event is None:
+            return ChosenStep(self.rows, *(part.numpy() for part in self.parts))
+        self.event.synchronize()
+        parts = np.split(self.parts[0].numpy(), 5, axis=1)
+        numbers = [parts[index].view(np.int64) for index in (0, 2, 3)]
+        return ChosenStep(self.rows, numbers[0], parts[1], numbers[1], numbers[2], parts[4])
 
 
 def search(
@@ -111,6 +126,7 @@ def search(
     num_padding: int = 0,
     batch_multiple: int = 1,
     device: torch.device | str = "cpu",
+    lagging: bool | None = None,
 ) -> list[list[Hypothesis]]:
     """The `nbest` best finished hypotheses of each sentence, best first.
 
@@ -119,43 +135,39 @@ def search(
     `prefixes`, which are no longer, are tokens each output has to start with; `seeds` number the
     sentences for sampling; the last `num_padding` sentences only fill up the batch and have no
     result. The size of the batch stays a multiple of `batch_multiple` while sentences leave.
+    `lagging` says whether the host follows one step behind: by default on a GPU.
     """
-    num_sentences = len(max_lengths) - num_padding
+    lagging = torch.device(device).type == "cuda" if lagging is None else lagging
     state = start_state(
         options, symbols, max_lengths=max_lengths, prefixes=prefixes, seeds=seeds, device=device
     )
-    state.over[num_sentences:] = True
-    results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
-    for length in range(int(state.limits.max()) + 1 if num_sentences else 0):
-        logits = step(state.tokens[:, :, -1])
-        normalizer = normalize(logits)
-        constrain(logits, normalizer, state, symbols, length, least=options.min_length)
-        if state.uniform is None:
-            finished, live = choose_beam(
-                logits, normalizer, state.scores, beam=options.beam, end=symbols.end
-            )
-        else:
-            assert options.sampling is not None
-            finished, live = choose_samples(
-                logits,
-                normalizer,
-                state.scores,
-                end=symbols.end,
-                sampling=options.sampling,
-                uniform=state.uniform[:, :, length],
-            )
-        finished.scores.masked_fill_(state.over[:, None], -torch.inf)
-        record(results, state, finished, options, length)
-        advance(step, state, live)
-        mark_over(state, options, length)
-        num_over = int(state.over.sum())
-        if num_over == len(state.over):
-            break
-        if num_over >= max(1.0, LEAVE_SHARE * len(state.over)):
-            drop_over(step, state, batch_multiple)
-    for hypotheses in results:
-        hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
-    return [hypotheses[: options.nbest] for hypotheses in results]
+    record = SearchRecord(options, max_lengths, len(max_lengths) - num_padding)
+    waiting: Choice | None = None
+    rows: Integers | None = None
+    for length in range(max(max_lengths) + 1 if record.endings else 0):
+        logits = step(state.tokens)
+        if waiting is not None:
+            record.add(waiting.read())
+            if record.is_complete:
+                break
+        finished, live = choose(logits, state, options, symbols, length)
+        waiting = Choice(finished, live, rows)
+        if not lagging:
+            record.add(waiting.read())
+            waiting = None
+            if record.is_complete:
+                break
+        advance(step, state, live, options)
+        # While the record is behind by a selection, its rows are not those of the state.
+        rows = record.leaving(batch_multiple) if len(record.over) == len(state.limits) else None
+        if rows is not None:
+            index = on_device(rows, state.tokens.device)
+            step.select(index)
+            state.select(rows, index)
+    else:
+        if waiting is not None:
+            record.add(waiting.read())
+    return record.results()
 
 
 def start_state(
@@ -170,29 +182,22 @@ def start_state(
     """The state before the first step: one live hypothesis per sentence, `beam` if sampling."""
     size, beam = len(max_lengths), 1 if options.sampling is None else options.width
     prefixes = prefixes or [()] * size
-    for limit, prefix in zip(max_lengths, prefixes, strict=True):
+    forced = np.full((size, max(map(len, prefixes), default=0)), -1)
+    for row, (limit, prefix) in enumerate(zip(max_lengths, prefixes, strict=True)):
         if len(prefix) > limit:
             raise ValueError(f"expected a prefix of at most {limit} tokens, got {len(prefix)}")
-    forced = torch.full((size, max(map(len, prefixes), default=0)), -1)
-    for row, prefix in enumerate(prefixes):
-        forced[row, : len(prefix)] = torch.tensor(prefix, dtype=torch.int64)
-    scores = torch.zeros(size, beam, dtype=torch.float64, device=device)
+        forced[row, : len(prefix)] = prefix
     uniform = None
     if options.sampling is not None:
         seeds = seeds or range(size)
         uniform = draw_uniform(options.sampling.seed, seeds, max_lengths, beam).to(device)
     return SearchState(
-        sentences=torch.arange(size, device=device),
-        over=torch.zeros(size, dtype=torch.bool, device=device),
-        tokens=torch.full((size, beam, 1), symbols.start, device=device),
-        scores=scores,
-        limits=torch.tensor(max_lengths, dtype=torch.int64, device=device),
-        least_limit=min(max_lengths, default=0),
-        forced=forced.to(device),
-        num_finished=torch.zeros(size, dtype=torch.int64, device=device),
-        any_finished=False,
-        best=torch.full((size, options.nbest), -torch.inf, dtype=torch.float64, device=device),
+        tokens=torch.full((size, beam), symbols.start, device=device),
+        scores=torch.zeros(size, beam, dtype=torch.float64, device=device),
         uniform=uniform,
+        limits=np.array(max_lengths, dtype=np.int64),
+        least_limit=min(max_lengths, default=0),
+        forced=forced,
     )
 
 
@@ -203,6 +208,31 @@ def draw_uniform(seed: int, sentences: Sequence[int], limits: Sequence[int], bea
         drawn = np.random.default_rng([seed, sentence]).random((limit + 1, beam))
         numbers[row, :, : limit + 1] = torch.from_numpy(drawn).T
     return numbers
+
+
+def on_device(numbers: Integers, device: torch.device) -> Tensor:
+    """Numbers of the host as a tensor, for which a GPU does not make the host wait."""
+    made = torch.tensor(numbers)
+    return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made
+
+
+def choose(
+    logits: Tensor, state: SearchState, options: SearchOptions, symbols: Symbols, length: int
+) -> tuple[Candidates, Candidates]:
+    """The candidates that end after `length` tokens and those that live on, [B, K] each."""
+    normalizer = normalize(logits)
+    constrain(logits, normalizer, state, symbols, length, least=options.min_length)
+    if state.uniform is None:
+        return choose_beam(logits, normalizer, state.scores, beam=options.beam, end=symbols.end)
+    assert options.sampling is not None
+    return choose_samples(
+        logits,
+        normalizer,
+        state.scores,
+        end=symbols.end,
+        sampling=options.sampling,
+        uniform=state.uniform[:, :, length],
+    )
 
 
 def constrain(
@@ -218,9 +248,7 @@ def constrain(
 
     An output does not end before it has `least` tokens.
     """
-    # Whether a sentence is forced is looked up only when one of them may be.
-    may_force = length < state.forced.shape[1] or length >= state.least_limit
-    forced = force(logits, normalizer, state, symbols.end, length) if may_force else None
+    forced = force(logits, normalizer, state, symbols.end, length)
     never = [*symbols.never, *([symbols.end] if length < least else [])]
     if never:
         logits.index_fill_(2, index(tuple(never), logits.device), -torch.inf)
@@ -237,17 +265,22 @@ def index(numbers: tuple[int, ...], device: torch.device) -> Tensor:
 
 def force(
     logits: Tensor, normalizer: Tensor, state: SearchState, end: int, length: int
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor] | None:
     """The sentences [F] without a choice after `length` tokens, by their prefix or their limit.
 
     With them their logits [F, K, V], -inf but for the token that has to come.
     """
-    forced = torch.full_like(state.limits, -1)
-    if length < state.forced.shape[1]:
-        forced = state.forced[:, length]
-    forced = forced.masked_fill((forced < 0) & (state.limits <= length), end)
-    rows = (forced >= 0).nonzero()[:, 0]
-    index = forced[rows][:, None, None].expand(-1, logits.shape[1], 1)
+    in_prefix = length < state.forced.shape[1]
+    if not in_prefix and length < state.least_limit:
+        return None
+    tokens = state.forced[:, length] if in_prefix else np.full(len(state.limits), -1)
+    tokens = np.where((tokens < 0) & (state.limits <= length), end, tokens)
+    chosen = np.flatnonzero(tokens >= 0)
+    if len(chosen) == 0:
+        return None
+    rows = on_device(chosen, logits.device)
+    wanted = on_device(tokens[chosen], logits.device)
+    index = wanted[:, None, None].expand(-1, logits.shape[1], 1)
     kept = logits[rows].gather(2, index)
     possible = normalizer[rows][:, :, None].isfinite()
     floor = normalizer[rows][:, :, None] + FORCED_ZERO
@@ -255,79 +288,17 @@ def force(
     return rows, torch.full_like(logits[rows], -torch.inf).scatter(2, index, kept)
 
 
-def record(
-    results: list[list[Hypothesis]],
-    state: SearchState,
-    finished: Candidates,
-    options: SearchOptions,
-    length: int,
+def advance(
+    step: StepFunction, state: SearchState, live: Candidates, options: SearchOptions
 ) -> None:
-    """Store the hypotheses that ended after `length` tokens, and their scores in the state."""
-    ended = finished.scores > -torch.inf
-    if not bool(ended.any()):
-        return
-    penalty = length_penalty(length + 1, options.length_penalty).to(finished.scores.device)
-    scores = finished.scores / penalty
-    state.any_finished = True
-    state.num_finished += ended.sum(dim=1)
-    state.best = torch.cat([state.best, scores], dim=1).topk(options.nbest, dim=1).values
-    rows, ranks = ended.nonzero(as_tuple=True)
-    columns = zip(
-        state.sentences[rows].tolist(),
-        state.tokens[rows, finished.parents[rows, ranks], 1:].tolist(),
-        finished.scores[rows, ranks].tolist(),
-        scores[rows, ranks].tolist(),
-        strict=True,
-    )
-    for sentence, tokens, log_probability, score in columns:
-        results[sentence].append(Hypothesis(tuple(tokens), log_probability, score))
-
-
-def advance(step: StepFunction, state: SearchState, live: Candidates) -> None:
     """Make the chosen continuations the live hypotheses."""
-    own = torch.arange(state.tokens.shape[1], device=live.parents.device)
-    if live.parents.shape[1] != len(own) or not bool((live.parents == own).all()):
+    if options.sampling is None and options.beam > 1 and is_reordered(live.parents, state.tokens):
         step.reorder(live.parents)
-        index = live.parents[:, :, None].expand(-1, -1, state.tokens.shape[2])
-        state.tokens = state.tokens.gather(1, index)
-    state.tokens = torch.cat([state.tokens, live.tokens[:, :, None]], dim=2)
-    state.scores = live.scores
+    state.tokens, state.scores = live.tokens, live.scores
 
 
-def mark_over(state: SearchState, options: SearchOptions, length: int) -> None:
-    """Mark the sentences of which nothing better can come after `length + 1` tokens.
-
-    A log probability only falls, so what a live hypothesis can reach at most is its present one
-    over the penalty of the longest output it may become (of the shortest, for a negative power).
-    """
-    live = state.scores.amax(dim=1)
-    state.over |= live == -torch.inf
-    if not state.any_finished:
-        return
-    if options.sampling is not None or options.beam == 1:
-        state.over |= state.num_finished >= options.width
-        return
-    live.clamp_(max=0.0)
-    power = options.length_penalty
-    soonest = max(length + 2, options.min_length + 1)  # with the end token
-    longest = state.limits + 1
-    if options.early_stop == "likely":
-        ahead = max(LIKELY_TOKENS, int(LIKELY_SHARE * soonest))
-        longest = longest.clamp(max=soonest + ahead)
-    reached = live / length_penalty(longest, power)
-    if power < 0.0:
-        reached = live / length_penalty(soonest, power).to(live.device)
-    state.over |= (state.num_finished >= options.nbest) & (state.best[:, -1] >= reached)
-
-
-def drop_over(step: StepFunction, state: SearchState, batch_multiple: int) -> None:
-    """Let sentences that are over leave the batch, as far as `batch_multiple` allows."""
-    size = len(state.over)
-    going_on = (~state.over).nonzero()[:, 0]
-    keep = -(-len(going_on) // batch_multiple) * batch_multiple
-    if keep >= size:
-        return
-    filling = state.over.nonzero()[: keep - len(going_on), 0]
-    rows = torch.cat([going_on, filling])
-    step.select(rows)
-    state.select(rows)
+def is_reordered(parents: Tensor, tokens: Tensor) -> bool:
+    """Whether hypotheses do not each continue themselves; a GPU is not asked."""
+    if parents.is_cuda or parents.shape != tokens.shape:
+        return True
+    return bool((parents.numpy() != np.arange(parents.shape[1])).any())

@@ -105,4 +105,4 @@ class DecoderCache:
             for memory in self.cross
         ]
         if self.source is not None:
-            self.source = InPlaceMask.of(self.source.visible.index_select(0, rows), self.past.dtype)
+            self.source = self.source.select(rows)

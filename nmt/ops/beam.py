@@ -79,18 +79,15 @@ def without_maximum(sum_rows: Callable[[Tensor], tuple[Tensor, int]]) -> Callabl
 def sum_rows_torch(rows: Tensor) -> tuple[Tensor, int]:
     """The logarithms [R] for rows [R, V] by torch, and how many cannot be trusted.
 
-    On a CPU blocks have one size, so that the bits of a row do not depend on its block.
+    Blocks have one size, so that the bits of a row do not depend on its block.
     """
-    if rows.is_cuda:
-        normalizer = rows.exp().sum(dim=-1).log()
-    else:
-        size = max(2, BLOCK_NUMBERS // rows.shape[1])
-        block = rows.new_empty(size, rows.shape[1])
-        sums = []
-        for part in torch.split(rows, size):
-            torch.exp(part, out=block[: len(part)])
-            sums.append(block.sum(dim=-1)[: len(part)])
-        normalizer = (sums[0] if len(sums) == 1 else torch.cat(sums)).log()
+    size = max(2, BLOCK_NUMBERS // rows.shape[1])
+    block = rows.new_empty(size, rows.shape[1])
+    sums = []
+    for part in torch.split(rows, size):
+        torch.exp(part, out=block[: len(part)])
+        sums.append(block.sum(dim=-1)[: len(part)])
+    normalizer = (sums[0] if len(sums) == 1 else torch.cat(sums)).log()
     return normalizer, int((~(normalizer.abs() < LARGEST_LOG)).sum())
 
 
@@ -111,7 +108,14 @@ normalize = Operation(
             without_maximum(lambda rows: search.normalize(kernels(), rows)),
             accepts=refuses_native,
         ),
-        Implementation("torch", "blocks of exponentials", without_maximum(sum_rows_torch)),
+        Implementation(
+            "torch",
+            "blocks of exponentials",
+            without_maximum(sum_rows_torch),
+            prefers=lambda logits: (
+                "the host would wait for a GPU to count them" if logits.is_cuda else None
+            ),
+        ),
     ],
     example=lambda device: ((torch.ones(1, 2, 8, device=device),), {}),
     gradients=False,

@@ -45,7 +45,14 @@ class InPlaceMask:
             return None
         while visible.dim() < 4:
             visible = visible[None]
-        return InPlaceMask(visible, dtype, has_empty_rows=not bool(visible.any(-1).all()))
+        # A GPU is not asked: the host would wait for the answer.
+        may_be_empty = visible.is_cuda or not bool(visible.any(-1).all())
+        return InPlaceMask(visible, dtype, has_empty_rows=may_be_empty)
+
+    def select(self, rows: Tensor) -> "InPlaceMask":
+        """The mask of these sentences (int64); the host does not look whether it has empty rows."""
+        kept = self.visible.index_select(0, rows)
+        return InPlaceMask(kept, self.dtype, has_empty_rows=self.has_empty_rows)
 
     def block(self, batch: slice, heads: slice, queries: slice) -> "MaskBlock":
         """The mask of some sentences, heads and queries; the last one made is kept."""

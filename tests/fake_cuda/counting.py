@@ -3,11 +3,13 @@
 B sentences, T positions.
 """
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from fake_cuda import device
 from fake_cuda.recorder import PRODUCTS, Recorder
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -20,6 +22,7 @@ from nmt.config.search_options import SearchOptions
 from nmt.data.batching import Batch, StreamState, Update
 from nmt.data.shares import Share
 from nmt.decoding.search import Symbols, search
+from nmt.decoding.search_record import penalty
 from nmt.model.transformer import Transformer
 from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
@@ -149,7 +152,13 @@ class CountedStep:
 
 def count_decoding_step(task: Task) -> Counts:
     """The counts of one step of beam search in which no sentence ends."""
-    recorder = Recorder({"search": CountedStep.FIRST_COUNTED + 2})
+    recorder = Recorder()
+    for number in range(task.length + 2):  # before tensors are fake and have no numbers
+        penalty(number, SearchOptions.length_penalty)
+    # Nothing is known of any hypothesis until the step is counted, and then none is left.
+    steps = CountedStep.FIRST_COUNTED + 1
+    known = itertools.chain([np.nan] * steps, itertools.repeat(-np.inf))
+    device.answer_arrays(lambda shape: np.full(shape, next(known)))
     with FAKE, torch.no_grad(), recorder:
         model = make_model(task_config(task), vocabulary=BASE.vocabulary).eval()
         step = CountedStep(model, recorder, task, beam=4)

@@ -266,6 +266,52 @@ def test_a_sentence_is_searched_as_if_it_were_alone(
     assert together == alone
 
 
+@given(
+    seed=st.integers(0, 1000),
+    beam=st.integers(1, 4),
+    nbest=st.integers(1, 4),
+    power=st.sampled_from([-0.5, 0.0, 0.6, 1.0]),
+    early_stop=st.sampled_from(["exact", "likely"]),
+    min_length=st.integers(0, 3),
+    batch_multiple=st.sampled_from([1, 2, 3]),
+    sampling=st.booleans(),
+)
+@settings(max_examples=60)
+def test_following_one_step_behind_changes_no_result(
+    seed: int,
+    beam: int,
+    nbest: int,
+    power: float,
+    early_stop: str,
+    min_length: int,
+    batch_multiple: int,
+    sampling: bool,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tables = [random_table(seed + row, 4, 4, zeros=0.2) for row in range(6)]
+    for row, table in enumerate(tables):  # so that sentences are over at different times
+        for logits in table.values():
+            logits[END] += row - 2
+    prefixes = [[2, 3][: int(torch.randint(3, (), generator=generator))] for _ in tables]
+    limits = [int(torch.randint(2, 5, (), generator=generator)) for _ in tables]
+    chosen = options(
+        beam=max(beam, 1 if sampling else nbest),
+        nbest=nbest,
+        length_penalty=power,
+        early_stop=early_stop,
+        min_length=min_length,
+        sampling=Sampling(seed=seed) if sampling else None,
+    )
+    found, calls = [], []
+    for lagging in (False, True):
+        table = Table(tables, logs(0, 1, 0, 0))
+        rest = {"num_padding": 1, "batch_multiple": batch_multiple, "lagging": lagging}
+        found.append(search(table, chosen, max_lengths=limits, prefixes=prefixes, **rest))
+        calls.append(table.calls)
+    assert found[0] == found[1]
+    assert calls[0] <= calls[1] <= calls[0] + 1
+
+
 def test_sentences_that_are_over_leave_the_batch() -> None:
     quick = {(): logs(0, 1, 0, 0)}
     slow = {(2,) * length: logs(0, 0, 1, 0) for length in range(20)}
