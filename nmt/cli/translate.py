@@ -328,6 +328,7 @@ def make_options(arguments: argparse.Namespace, model: Path) -> SearchOptions:
         SearchOptions.of(read_config(SealedDirectory(model)).decode),
         sampling=Sampling(**sampling) if arguments.temperature is not None else None,
         fast=arguments.fast,
+        fill_memory=arguments.batch_tokens is None,
         **given_fields(arguments, SearchOptions),
     )
 

@@ -72,7 +72,11 @@ class DecodeConfig:
     beam: Beam = field(default=4, metadata=shown("hypotheses kept; 1 is greedy search"))
     length_penalty: Power = field(default=0.6, metadata=shown("higher prefers longer outputs", "P"))
     batch_tokens: BatchTokens = field(
-        default=4096, metadata=shown("source subwords per batch, with padding")
+        default=4096,
+        metadata=shown(
+            "source subwords per batch, with padding; nmt-translate fills the memory of a GPU "
+            "instead, if this is not given on its command line"
+        ),
     )
     max_length_ratio: Ratio = field(
         default=2.0, metadata=shown("an output has at most R times the source's subwords ...", "R")
@@ -110,6 +114,7 @@ class SearchOptions(DecodeConfig):
         default=None, metadata=shown("maximum length of an output in subwords, for any source")
     )
     sampling: Sampling | None = None  # sample `nbest` outputs instead of searching for the best
+    fill_memory: bool = False  # of a GPU, whatever `batch_tokens` says
     fast: bool = False  # the last bits of a score may depend on the batch
 
     def __post_init__(self) -> None:

@@ -33,10 +33,12 @@ def compute_by_halves(
     batch: Sequence[Item],
     compute: Callable[[Sequence[Item]], list[Result]],
     too_large: Callable[[Item], Result],
+    on_halving: Callable[[int], object] = bool,
 ) -> list[Result]:
     """`compute` of a batch, or of its halves when memory does not suffice.
 
-    An item that does not fit by itself has the result `too_large`.
+    An item that does not fit by itself has the result `too_large`. `on_halving` is told the size
+    of a batch before it is halved.
     """
     try:
         return compute(batch)
@@ -45,10 +47,11 @@ def compute_by_halves(
             raise
     if len(batch) == 1:
         return [too_large(batch[0])]
+    on_halving(len(batch))
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     half = len(batch) // 2
     return [
-        *compute_by_halves(batch[:half], compute, too_large),
-        *compute_by_halves(batch[half:], compute, too_large),
+        *compute_by_halves(batch[:half], compute, too_large, on_halving),
+        *compute_by_halves(batch[half:], compute, too_large, on_halving),
     ]

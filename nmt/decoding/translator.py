@@ -5,6 +5,7 @@ translator.translate(["The old man sees a dog."])
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,9 @@ from nmt.decoding.ensemble import (
     EnsembleStep,
     Member,
     check_same_target,
+    round_up,
 )
+from nmt.decoding.memory import Budget, search_need
 from nmt.decoding.scorer import PairScore, score
 from nmt.decoding.search import Hypothesis, Symbols, search
 from nmt.decoding.translation import NO_DETAILS, Details, Failure, Line, Translation
@@ -59,6 +62,10 @@ class _Sentence:
     def length(self) -> int:
         return max(len(source) for source in self.sources)
 
+    def output_limit(self, options: SearchOptions) -> int:
+        """The most tokens of its translation."""
+        return options.output_limit(len(self.sources[0]) - 1, len(self.prefix))
+
 
 class Translator:
     """Models that translate lines of raw text."""
@@ -75,6 +82,8 @@ class Translator:
         self.options = options
         self.max_source_length = max_source_length
         self.device = device
+        place = torch.device(device)
+        self.budget = Budget(place) if place.type == "cuda" else None  # None: batches by tokens
 
     @classmethod
     def load(
@@ -108,7 +117,7 @@ class Translator:
         check_same_target(members, [str(path) for path in paths])
         return cls(
             members,
-            SearchOptions.of(loaded[0].config.decode),
+            replace(SearchOptions.of(loaded[0].config.decode), fill_memory=True),
             max_source_length=min(one.config.data.max_length for one in loaded),
             device=chosen,
         )
@@ -146,6 +155,8 @@ class Translator:
         trained for is cut (`num_dropped`); `failure` says why a line has no translation.
         """
         given = {name: value for name, value in changes.items() if value is not None}
+        if "batch_tokens" in given:
+            given.setdefault("fill_memory", False)
         options = replace(self.options, **given)
         head = AlignmentHead() if alignments is True else alignments or None
         prefixes = prefixes or [""] * len(texts)
@@ -170,11 +181,6 @@ class Translator:
             else:
                 yield position, self._blank(details, count=options.nbest)
         positions = list(sentences)
-        batches = length_batches(
-            [sentences[position].length for position in positions],
-            batch_tokens=options.batch_tokens,
-            multiple=length_multiple(options),
-        )
 
         def compute(batch: Sequence[_Sentence]) -> list[Translation]:
             return self._translations(batch, self._search(batch, options), options, details)
@@ -182,11 +188,32 @@ class Translator:
         def too_large(sentence: _Sentence) -> Translation:
             return self._failed(sentence, details, Failure.OUT_OF_MEMORY)
 
-        for batch in batches:
+        on_halving = bool if self.budget is None else self.budget.halve
+        for batch in self._batches(list(sentences.values()), options):
             chosen = [positions[index] for index in batch]
             with torch.inference_mode(), evaluating(self.members), current(self.device):
-                found = compute_by_halves([sentences[p] for p in chosen], compute, too_large)
+                found = compute_by_halves(
+                    [sentences[p] for p in chosen], compute, too_large, on_halving
+                )
             yield from zip(chosen, found, strict=True)
+
+    def _batches(
+        self, sentences: Sequence[_Sentence], options: SearchOptions
+    ) -> Iterator[list[int]]:
+        """Positions of sentences of similar length, by tokens or by the memory of a GPU."""
+        multiple = length_multiple(options)
+        if self.budget is None or not options.fill_memory:
+            lengths = [sentence.length for sentence in sentences]
+            yield from length_batches(lengths, batch_tokens=options.batch_tokens, multiple=multiple)
+            return
+        need = functools.cache(functools.partial(search_need, self.members, beam=options.width))
+        limits = [sentence.output_limit(options) for sentence in sentences]
+        yield from self.budget.batches(
+            [
+                need(round_up(sentence.length, multiple), limit)
+                for sentence, limit in zip(sentences, limits, strict=True)
+            ]
+        )
 
     def score_pairs(
         self, sources: Sequence[str], targets: Sequence[str], *, batch_tokens: int | None = None
@@ -248,10 +275,7 @@ class Translator:
         batch_multiple = 1 if packed or options.fast else BATCH_MULTIPLE
         num_padding = -len(batch) % batch_multiple
         padded = [*batch, *[batch[-1]] * num_padding]
-        limits = [
-            options.output_limit(len(sentence.sources[0]) - 1, len(sentence.prefix))
-            for sentence in padded
-        ]
+        limits = [sentence.output_limit(options) for sentence in padded]
         step = EnsembleStep(
             self.members,
             [

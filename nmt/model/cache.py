@@ -27,6 +27,14 @@ def round_up(length: int) -> int:
     return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
+def slot_capacity(beam: int, positions: int) -> int:
+    """The slots per sentence that a cache has room for at most, after it has grown by doubling."""
+    capacity = round_up(beam * min(FIRST_POSITIONS, positions))
+    while capacity < beam * positions:
+        capacity *= 2
+    return capacity
+
+
 class DecoderCache:
     """The state of a batch of sentences: one position per step, the same for all hypotheses."""
 

@@ -50,7 +50,7 @@ def normalize_reference(logits: Tensor) -> Tensor:
     Rows with other numbers than finite ones are changed in place.
     """
     rows = logits.flatten(0, 1)
-    rows.masked_fill_(~rows.isfinite(), -torch.inf)
+    rows.nan_to_num_(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
     total = torch.logsumexp(rows, dim=1)
     return torch.where(total == -torch.inf, torch.inf, total).view(logits.shape[:2])
 

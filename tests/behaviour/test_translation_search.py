@@ -22,9 +22,10 @@ from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.decoding.decoder import Decoder
 from nmt.decoding.devices import place
 from nmt.decoding.ensemble import EnsembleStep, Member, pad
+from nmt.decoding.memory import SHARE, Budget
 from nmt.decoding.packing import pack
 from nmt.decoding.search import search
-from nmt.decoding.translator import SYMBOLS, Translation, Translator
+from nmt.decoding.translator import SYMBOLS, Line, Translation, Translator
 from nmt.model.transformer import Transformer
 
 LIMIT = 12
@@ -374,6 +375,45 @@ def test_halved_batches_give_the_same_result(monkeypatch: pytest.MonkeyPatch) ->
     found = one.translate(LINES[:8], max_length=LIMIT)
     assert refused
     assert exact(found) == exact(expected)
+
+
+class FixedBudget(Budget):
+    """The budget of a device with so many bytes."""
+
+    bytes_free = 5_000_000
+
+    def free(self) -> int:
+        return self.bytes_free
+
+
+def test_batches_by_memory_and_their_halves_give_the_same_result(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = translator(weights="packed")
+    options = replace(one.options, max_length=LIMIT)
+    lines = [Line(number, text) for number, text in enumerate(LINES)]
+    expected = dict(one.translate_lines(lines, options))
+    encode = Transformer.encode
+    sizes = []
+
+    def small_memory(self: Transformer, source: Tensor, visible: Tensor) -> Tensor:
+        sizes.append(len(source))
+        if len(source) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate ...")
+        return encode(self, source, visible)
+
+    monkeypatch.setattr(Transformer, "encode", small_memory)
+    one.budget = FixedBudget(torch.device("cpu"))
+    found = dict(one.translate_lines(lines, replace(options, fill_memory=True)))
+    assert exact([found[line.number] for line in lines]) == exact(
+        [expected[line.number] for line in lines]
+    )
+    assert 4 < sizes[0] < len(lines)
+    assert one.budget.share < SHARE
+    assert "cpu: not enough memory for" in caplog.text
+    tried, sizes[:] = max(sizes), []
+    dict(one.translate_lines(lines, replace(options, fill_memory=True)))
+    assert max(sizes) < tried  # the budget stays smaller
 
 
 def test_alignments_and_attention_describe_the_output() -> None:

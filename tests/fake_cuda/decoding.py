@@ -1,7 +1,8 @@
-"""Counts the synchronisations of whole searches on a CUDA device, with fake tensors, as JSON."""
+"""Counts synchronisations and memory of whole searches on a fake CUDA device; prints JSON."""
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from nmt.config.search_options import Sampling, SearchOptions  # noqa: E402
 from nmt.decoding.decoder import Decoder  # noqa: E402
 from nmt.decoding.devices import cast  # noqa: E402
 from nmt.decoding.ensemble import Member, TorchStep  # noqa: E402
+from nmt.decoding.memory import search_need  # noqa: E402
 from nmt.decoding.search import Symbols, search  # noqa: E402
 from nmt.decoding.search_record import penalty  # noqa: E402
 from nmt.model.transformer import Transformer  # noqa: E402
@@ -100,6 +102,38 @@ def run(options: SearchOptions, kind: str, dtype: torch.dtype) -> dict[str, obje
     return {"sizes": step.sizes, "waits": waits}
 
 
+def measure(kind: str, shapes: Shapes, options: SearchOptions, length: int) -> dict[str, int]:
+    """The peak of a search without an end, and what was calculated for it."""
+    device.answer_arrays(lambda shape: np.full(shape, np.nan))
+    size = shapes.vocabulary
+    with CUDA:
+        config = with_attention(synthetic_config(shapes).model, kind)
+        model = Transformer(config, source_vocabulary_size=size, target_vocabulary_size=size).eval()
+    cast(model, torch.bfloat16)
+    member = Member(model, None, Decoder(model.logits))  # type: ignore[arg-type]
+    limit = 18  # the cache has grown once
+    made = {"beam": options.width, "max_length": limit, "multiple": 16, "device": CUDA}
+    recorder = Recorder()
+    with recorder:
+        step = TorchStep(member, [[5] * length] * SENTENCES, **made)
+        limits = [limit] * SENTENCES
+        search(step, options, SYMBOLS, max_lengths=limits, device=CUDA)
+    need = search_need([member], length, limit, beam=options.width)
+    return {"peak": recorder.peak, "calculated": SENTENCES * need.bytes}
+
+
+def measure_all() -> dict[str, dict[str, int]]:
+    """Peaks that logits, the cache, and the attention of the encoder cause."""
+    beam, greedy = SEARCHES["beam"], SEARCHES["greedy"]
+    deep = Shapes(dim=64, heads=4, layers=2, feed_forward_dim=256, vocabulary=200)
+    return {
+        "logits": measure("rela-g", replace(deep, layers=1, vocabulary=20_000), beam, 16),
+        "cache": measure("softmax", deep, beam, 32),
+        "greedy": measure("entmax15", deep, greedy, 32),
+        "scores": measure("topk", replace(deep, dim=16), greedy, 64),
+    }
+
+
 def main() -> None:
     for options in SEARCHES.values():  # numbers of real tensors, which fake ones do not have
         for length in range(50):
@@ -110,7 +144,8 @@ def main() -> None:
             found[name] = run(options, "softmax", torch.bfloat16)
         for kind in ("entmax15", "rela-g"):
             found[kind] = run(SEARCHES["beam"], kind, torch.float32)
-    print(json.dumps(found))
+        memory = measure_all()
+    print(json.dumps({"searches": found, "memory": memory}))
 
 
 if __name__ == "__main__":
