@@ -159,6 +159,7 @@ def count_decoding_step(task: Task) -> Counts:
     steps = CountedStep.FIRST_COUNTED + 1
     known = itertools.chain([np.nan] * steps, itertools.repeat(-np.inf))
     device.answer_arrays(lambda shape: np.full(shape, next(known)))
+    device.Event.is_counted = True
     with FAKE, torch.no_grad(), recorder:
         model = make_model(task_config(task), vocabulary=BASE.vocabulary).eval()
         step = CountedStep(model, recorder, task, beam=4)

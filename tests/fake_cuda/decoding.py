@@ -13,6 +13,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 import device  # noqa: E402
 
 device.load(DIRECTORY)
+device.Event.is_counted = True
 
 import torch  # noqa: E402
 from recorder import Recorder  # noqa: E402

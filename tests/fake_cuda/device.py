@@ -21,6 +21,7 @@ PROPERTIES = SimpleNamespace(
 class Event:
     """A torch.cuda.Event that remembers how many were recorded before each wait."""
 
+    is_counted = False  # whether a recorder counts waits for events as synchronisations
     recorded = 0
     waits: ClassVar[list[int]] = []  # of each wait, how many events were recorded after that one
 
@@ -33,7 +34,7 @@ class Event:
         from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
         for mode in _get_current_dispatch_mode_stack():
-            if hasattr(mode, "_synchronise"):  # a recorder
+            if Event.is_counted and hasattr(mode, "_synchronise"):  # a recorder
                 mode._synchronise("event")
 
 
