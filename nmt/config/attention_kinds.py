@@ -28,10 +28,11 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a kind: its type, as for a config key, and its default."""
+    """An option of a kind: its type, as for a config key, its default and its meaning."""
 
     type: Any
     default: Any
+    meaning: str = ""  # in the reference of the config
     required: str | None = None  # the expected value, if a config must give it
 
 
@@ -116,7 +117,9 @@ LEARNED_THRESHOLD = HeadParameter(
     name="threshold", initialize=lambda raw: raw.zero_(), reported_as="threshold"
 )
 
-ENTMAX_BACKEND = Option(Literal["solver", "package"], "solver")
+ENTMAX_BACKEND = Option(
+    Literal["solver", "package"], "solver", "our own solver, or the `entmax` package"
+)
 
 
 def entmax_row(alpha: float) -> AttentionKind:
@@ -132,12 +135,22 @@ def rela_row(*, gate: bool, gain_init: float | Literal["uniform"]) -> AttentionK
         pointwise,
         options={
             "activation": Option(
-                Literal["relu", "gelu", "leaky_relu", "squared_relu", "identity"], "relu"
+                Literal["relu", "gelu", "leaky_relu", "squared_relu", "identity"],
+                "relu",
+                "the function of each score that gives its weight",
             ),
-            "norm": Option(Literal["rms", "layer", "none"], "rms"),
-            "gate": Option(bool, gate),
-            "gain_init": Option(Scale | Literal["uniform"], gain_init),
-            "threshold": Option(Scale | Literal["learned"], 0.0),
+            "norm": Option(Literal["rms", "layer", "none"], "rms", "norm of the joined heads"),
+            "gate": Option(bool, gate, "whether a sigmoid gate multiplies the norm"),
+            "gain_init": Option(
+                Scale | Literal["uniform"],
+                gain_init,
+                "initial gain of the norm; uniform: small random values",
+            ),
+            "threshold": Option(
+                Scale | Literal["learned"],
+                0.0,
+                "subtracted from each score; learned: one threshold per head, from 0",
+            ),
         },
         norm=lambda options: JoinedHeadsNorm(
             options["norm"], options["gate"], options["gain_init"]
@@ -160,6 +173,7 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
             "alpha": Option(
                 Annotated[float, Range(1.0, 2.0, open_below=True)] | Literal["learned"],
                 1.5,
+                "from softmax (near 1) to sparsemax (2); learned: one alpha per head",
                 required="a number above 1 and at most 2, or learned",
             ),
             "backend": ENTMAX_BACKEND,
@@ -169,6 +183,14 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
     "rela-i": rela_row(gate=False, gain_init="uniform"),
     "rela-g": rela_row(gate=True, gain_init=1.0),
     "topk": AttentionKind(
-        top_k, options={"k": Option(Length, 8, required="how many keys each query may attend to")}
+        top_k,
+        options={
+            "k": Option(
+                Length,
+                8,
+                "how many keys each query may attend to",
+                required="how many keys each query may attend to",
+            )
+        },
     ),
 }

@@ -61,8 +61,8 @@ SUBWORD_OPTIONS: dict[str, frozenset[str]] = {
 class ParallelFiles:
     """Two files, or two lists of files that are concatenated; line n translates line n."""
 
-    source: tuple[Path, ...]
-    target: tuple[Path, ...]
+    source: tuple[Path, ...]  # text in the source language, in UTF-8
+    target: tuple[Path, ...]  # its translation, line by line
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class TokenizerConfig:
 
     shorthand: ClassVar[tuple[str, ...]] = ("source", "target")
 
-    source: TokenizerKind = "auto"
-    target: TokenizerKind = "auto"
+    source: TokenizerKind = "auto"  # of the source side
+    target: TokenizerKind = "auto"  # of the target side
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class SubwordConfig:
     variant: ClassVar[str] = "kind"
     options: ClassVar[Mapping[str, frozenset[str]]] = SUBWORD_OPTIONS
 
-    kind: Literal["bpe", "sentencepiece", "none"] = "bpe"
+    kind: Literal["bpe", "sentencepiece", "none"] = "bpe"  # none: whole words
     merges: NonNegativePieces = 0  # bpe: merge operations; 0: by the number of pairs
     # sentencepiece: pieces; none: most frequent words kept; 0: by the number of pairs
     vocabulary_size: NonNegativePieces = 0
@@ -101,16 +101,16 @@ class SubwordConfig:
 class DataConfig:
     """The text, and how it is encoded."""
 
-    source_language: str
-    target_language: str
+    source_language: str  # a language code such as en or pt-BR
+    target_language: str  # a language code such as en or pt-BR
     train: ParallelFiles
     validation: ParallelFiles
     tokenizer: TokenizerConfig = TokenizerConfig()
     subword: SubwordConfig = SubwordConfig()
     max_length: Length = 256  # subwords per side; longer pairs are left out and counted
     max_ratio: NonNegativeFloat = 0.0  # longer side / shorter side; 0: any
-    on_bad_line: Literal["error", "skip"] = "error"  # invalid UTF-8, over-long or empty lines
-    max_line_bytes: LineBytes = 1_000_000
+    on_bad_line: Literal["error", "skip"] = "error"  # for invalid UTF-8, over-long or empty lines
+    max_line_bytes: LineBytes = 1_000_000  # longer lines are bad lines
     prepared_dir: Path | None = None  # default: `prepared` in the run directory
     workers: NonNegativeProcesses = 0  # processes that encode text; 0: one per core
 
@@ -124,7 +124,7 @@ class AttentionConfig:
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = AttentionOptions()
     options_field: ClassVar[str] = "given"
 
-    kind: AttentionKindName
+    kind: AttentionKindName  # a row of the table of attention kinds
     given: Mapping[str, Any]
 
     def __init__(self, kind: str, **options: Any) -> None:
@@ -166,6 +166,7 @@ class AttentionConfig:
 class SublayerAttentionConfig(AttentionConfig):
     """The attention of one type of sublayer, with exceptions by layer (counted from 0)."""
 
+    # by layer, counted from 0: attention that replaces that of the type of sublayer
     layers: dict[int, AttentionConfig] = field(default_factory=dict)
 
     def __init__(
@@ -198,18 +199,19 @@ class AttentionTypesConfig:
 class ModelConfig:
     """The Transformer; the defaults are those of Transformer-base in the paper."""
 
-    dim: Width = 512
-    heads: Heads = 8
-    encoder_layers: Layers = 6
-    decoder_layers: Layers = 6
-    feed_forward_dim: InnerWidth = 2048
+    dim: Width = 512  # width of the hidden states: even, and a multiple of heads
+    heads: Heads = 8  # attention heads of each sublayer
+    encoder_layers: Layers = 6  # layers of the encoder
+    decoder_layers: Layers = 6  # layers of the decoder
+    feed_forward_dim: InnerWidth = 2048  # width inside the feed-forward sublayer
     dropout: Probability = 0.1  # on embeddings and residual branches
     attention_dropout: Probability = 0.1  # on attention weights
     feed_forward_dropout: Probability = 0.0  # inside the feed-forward sublayer
-    norm: Literal["post", "pre"] = "post"
+    norm: Literal["post", "pre"] = "post"  # LayerNorm after or before each sublayer
+    # weights that are shared; target: target embeddings and output; all: source embeddings, too
     tie_embeddings: Literal["none", "target", "all"] = "target"
-    # uniform_unit_scaling is what the authors of ReLA use: it draws query, key and value of
-    # self-attention as one matrix of D x 3D, so that they start smaller by sqrt(2)
+    # of the projections; uniform_unit_scaling is what the authors of ReLA use: it draws query, key
+    # and value of self-attention as one matrix of D x 3D, so that they start smaller by sqrt(2)
     initializer: Literal["xavier", "uniform_unit_scaling"] = "xavier"
     attention: AttentionTypesConfig = AttentionTypesConfig()
 
@@ -220,41 +222,44 @@ class ScheduleConfig:
 
     shorthand: ClassVar[str] = "kind"
 
+    # all rise linearly during the warm-up; then noam and inverse_sqrt fall with the square root of
+    # the update
     kind: Literal["noam", "inverse_sqrt", "constant"] = "noam"
-    warmup: NonNegative = 4000
+    warmup: NonNegative = 4000  # updates until the highest rate
 
 
 @dataclass(frozen=True)
 class AdamConfig:
     """The constants of Adam."""
 
-    beta1: Probability = 0.9
-    beta2: Probability = 0.98
-    epsilon: PositiveFloat = 1e-8
+    beta1: Probability = 0.9  # decay of the mean of gradients
+    beta2: Probability = 0.98  # decay of the mean of squared gradients
+    epsilon: PositiveFloat = 1e-8  # added to the denominator
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """The training loop."""
 
-    max_updates: Positive = 100_000
+    max_updates: Positive = 100_000  # updates of the whole run
     batch_tokens: BatchTokens = 6250  # most target tokens of one forward pass
     accumulate: Positive = 4  # batches per update, which all devices share equally
     learning_rate: PositiveFloat = 1.0  # noam: a factor; other schedules: the highest rate
     schedule: ScheduleConfig = ScheduleConfig()
     adam: AdamConfig = AdamConfig()
-    label_smoothing: Probability = 0.1
-    clip_norm: NonNegativeFloat = 0.0  # 0: no clipping
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: bfloat16 on GPUs
+    label_smoothing: Probability = 0.1  # probability that is spread over the vocabulary
+    clip_norm: NonNegativeFloat = 0.0  # highest norm of the gradient; 0: no clipping
+    # auto: bfloat16 on GPUs of compute capability 8.0 or newer, float32 elsewhere
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     compile: bool | Literal["auto"] = "auto"  # torch.compile; auto: on GPUs
     ema: Probability = 0.0  # decay of the moving average of the weights; 0: none
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if torch can use one
     threads: NonNegativeProcesses = 0  # CPU threads; 0: torch chooses
     prefetch: Annotated[int, Range(0, 1000)] = 2  # batches made ahead by a background thread
     save_every: NonNegative = 0  # updates between checkpoints; 0: by max_updates, at most 1000
-    keep_last: Annotated[int, Range(2, 1_000_000)] = 5
+    keep_last: Annotated[int, Range(2, 1_000_000)] = 5  # checkpoints kept, the newest ones
     average_last: NonNegative = 5  # checkpoints averaged at the end of the run; 0: none
-    log_every: Positive = 100
+    log_every: Positive = 100  # updates between records of the training loss
     distributed_timeout: Seconds = 120.0  # until a process without a sign of life counts as dead
 
     @property
@@ -271,21 +276,22 @@ class TrainConfig:
 class ValidateConfig:
     """Validation during training; with beam 0 there is no decoding and no BLEU."""
 
-    every: Positive = 1000
-    beam: Annotated[int, Range(0, MAX_BEAM)] = 4
-    metric: Literal["bleu", "chrf", "loss", "perplexity"] = "bleu"
+    every: Positive = 1000  # updates between validations
+    beam: Annotated[int, Range(0, MAX_BEAM)] = 4  # hypotheses kept; 0: no decoding
+    metric: Literal["bleu", "chrf", "loss", "perplexity"] = "bleu"  # chooses `best`
     patience: NonNegative = 0  # validations without improvement before the run stops; 0: never
     sentences: NonNegative = 0  # at most this number is decoded; 0: all
-    batch_tokens: Annotated[int, Range(0, MAX_BATCH_TOKENS)] = 0  # 0: as train.batch_tokens
+    # most target tokens of a batch; 0: as train.batch_tokens
+    batch_tokens: Annotated[int, Range(0, MAX_BATCH_TOKENS)] = 0
 
 
 @dataclass(frozen=True)
 class Config:
     """All settings of a run."""
 
-    run_dir: Path
+    run_dir: Path  # directory of checkpoints, metrics and logs
     data: DataConfig
-    seed: Seed = 1
+    seed: Seed = 1  # of weights, order of the data and dropout
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     validate: ValidateConfig = ValidateConfig()

@@ -2,15 +2,14 @@
 
 import ast
 import importlib
-import importlib.util
 import subprocess
 import sys
 import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support.project_scripts import load_script
 
 import nmt
 
@@ -43,17 +42,6 @@ COMMANDS = sorted(
     for path in (PACKAGE / "cli").glob("*.py")
     if "def main(" in path.read_text(encoding="utf-8")
 )
-
-
-def load_script(name: str) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(
-        name, PACKAGE.parent / "scripts" / f"{name}.py"
-    )
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 import_graph = load_script("import_graph")
