@@ -1,9 +1,21 @@
-"""The pages of docs/ are current."""
+"""The pages of docs/ are current, all their links lead somewhere, and MkDocs builds them."""
 
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from support.project_scripts import load_script
+
+PROJECT = Path(__file__).parents[2]
+PAGES = [*sorted((PROJECT / "docs").glob("*.md")), PROJECT / "README.md"]
+CODE = re.compile(r"^(```+).*?^\1$|`[^`\n]*`", flags=re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 config_reference = load_script("config_reference")
 
@@ -41,3 +53,73 @@ class Undescribed:
 def test_a_key_without_a_meaning_is_rejected() -> None:
     with pytest.raises(AssertionError, match=r"Undescribed\.undescribed: write its meaning"):
         list(config_reference.section_lines(Undescribed, ["some"], Undescribed()))
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of the headings of a page in links, as MkDocs and GitHub make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", each).strip().lower()) for each in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+        address = urlsplit(link)
+        if address.scheme:
+            continue
+        target = (page.parent / unquote(address.path)).resolve() if address.path else page
+        assert target.exists(), f"{page.name}: {link}"
+        if page.parent == PROJECT / "docs":
+            message = "the site has the files of docs/ only; write the path as code"
+            assert target.is_relative_to(PROJECT / "docs"), f"{page.name}: {link}: {message}"
+        if address.fragment:
+            assert address.fragment in anchors(target), f"{page.name}: {link}"
+
+
+class Addresses(HTMLParser):
+    """The names of the elements of a page, its links, and what a browser loads to show it."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.names.add(given.get("id", ""))
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag == "link" and given.get("rel") != "canonical":
+            self.loaded.append(given["href"])
+        elif "src" in given:
+            self.loaded.append(given["src"])
+
+
+def broken(site: Path) -> Iterator[str]:
+    """The addresses in the pages of a site that lead nowhere, or that need the network."""
+    pages = {path: Addresses(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert len(pages) >= len(PAGES) - 1
+    for path, page in pages.items():
+        yield from (f"{path.name}: loads {each}" for each in page.loaded if urlsplit(each).netloc)
+        for link in (*page.links, *page.loaded):
+            address = urlsplit(link)
+            if address.scheme or address.netloc:
+                continue
+            target = (path.parent / unquote(address.path)).resolve() if address.path else path
+            named = address.fragment == "" or target not in pages
+            if not target.exists() or not (named or address.fragment in pages[target].names):
+                yield f"{path.name}: {link}"
+
+
+def test_the_site_is_built_without_warnings_and_needs_no_network(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="needs mkdocs: pip install 'nmt[docs]'")
+    site = tmp_path / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
+        cwd=PROJECT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert list(broken(site)) == []
+    assert "longer pairs are left out" in (site / "config.html").read_text(encoding="utf-8")
