@@ -16,6 +16,7 @@ from nmt.cli.arguments import (
     add_flag,
     add_number,
     add_on_bad_line,
+    add_outside_kinds,
     add_path,
     check_outputs,
     new_parser,
@@ -82,6 +83,7 @@ def add_input(parser: console.Parser) -> None:
     """The text to read and the files to write."""
     group = parser.add_argument_group("input and output")
     add_path(group, "--model", MODEL, metavar="DIR", required=True)
+    add_outside_kinds(group)
     add_path(group, "--source", "source text", required=True)
     target = group.add_mutually_exclusive_group(required=True)
     add_path(target, "--target", "translation of the source")

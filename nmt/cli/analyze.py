@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt.cli import console
-from nmt.cli.arguments import add_number, add_path, new_parser, whole_number
+from nmt.cli.arguments import add_number, add_outside_kinds, add_path, new_parser, whole_number
 from nmt.cli.pair_arguments import add_gold, add_reading, check_needs, open_model, read_gold
 from nmt.data.text import read_text
 from nmt.errors import DataError, IntegrityError, UserError
@@ -55,6 +55,7 @@ def build_parser() -> console.Parser:
     group = parser.add_argument_group("input and output")
     meaning = "model or run directories to compare"
     add_path(group, "--model", meaning, metavar="DIR", required=True, nargs="+")
+    add_outside_kinds(group)
     group.add_argument(
         "--names", nargs="+", metavar="NAME", help="names of the models (default: from their paths)"
     )

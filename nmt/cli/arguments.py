@@ -124,6 +124,27 @@ def add_config(parser: argparse._ActionsContainer, *, example: str) -> None:
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=meaning)
 
 
+def outside_kind(reference: str) -> str:
+    """The argparse type of a kind from outside the package, which is loaded."""
+    from nmt.config.outside_kinds import load_kind
+
+    try:
+        return load_kind(reference)
+    except UserError as error:
+        raise UserError(f"--kinds: {error}") from error
+
+
+def add_outside_kinds(parser: argparse._ActionsContainer) -> None:
+    """The option --kinds of commands that load models."""
+    parser.add_argument(
+        "--kinds",
+        type=outside_kind,
+        nargs="+",
+        metavar="MODULE:NAME",
+        help="attention kinds from outside nmt that the model needs and whose code may be run",
+    )
+
+
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
     """Never write over an input, nor two things to one file; None is an option not given."""
     taken = {path.resolve() for path in inputs if path is not None}

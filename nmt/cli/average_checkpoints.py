@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nmt.checkpoint.store import CheckpointStore
 from nmt.cli import console
-from nmt.cli.arguments import add_number, add_path
+from nmt.cli.arguments import add_number, add_outside_kinds, add_path
 from nmt.errors import IntegrityError, NoCheckpointError, UserError
 from nmt.storage.manifest import MANIFEST, SealedDirectory
 
@@ -34,6 +34,7 @@ def build_parser() -> console.Parser:
     inputs = parser.add_mutually_exclusive_group(required=True)
     add_path(inputs, "--run", "average the last checkpoints of this run", metavar="DIR")
     add_path(inputs, "--checkpoints", "average these model directories", metavar="DIR", nargs="+")
+    add_outside_kinds(parser)
     meaning = (
         "with --run: how many checkpoints, counted from the newest (default: up to "
         f"{LAST} that lie close together)"

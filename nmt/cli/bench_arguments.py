@@ -4,7 +4,14 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nmt.cli.arguments import add_device, add_number, add_path, check_outputs, positive
+from nmt.cli.arguments import (
+    add_device,
+    add_number,
+    add_path,
+    check_outputs,
+    outside_kind,
+    positive,
+)
 from nmt.errors import UserError
 
 
@@ -19,7 +26,10 @@ def add_numbers(
 def add_kinds(parser: argparse.ArgumentParser, note: str) -> None:
     """The attention kinds to compare."""
     parser.add_argument(
-        "--kinds", nargs="+", metavar="KIND", help=f"attention kinds (default: all); {note}"
+        "--kinds",
+        nargs="+",
+        metavar="KIND",
+        help=f"attention kinds, or my_package:my_kind (default: all); {note}",
     )
 
 
@@ -39,7 +49,8 @@ def check_kinds(kinds: Sequence[str] | None, *, extra: Sequence[str] = ()) -> li
     from nmt.bench.kinds import all_kinds
     from nmt.config.attention_kinds import ALIASES
 
-    chosen = [ALIASES.get(kind, kind) for kind in kinds or all_kinds()]
+    named = [outside_kind(kind) if ":" in kind else kind for kind in kinds or all_kinds()]
+    chosen = [ALIASES.get(kind, kind) for kind in named]
     for kind in chosen:
         if kind not in (*all_kinds(), *extra):
             known = ", ".join((*all_kinds(), *extra))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli import console
-from nmt.cli.arguments import add_choice, add_path
+from nmt.cli.arguments import add_choice, add_outside_kinds, add_path
 from nmt.cli.pair_arguments import MODEL
 from nmt.errors import UserError
 
@@ -28,6 +28,7 @@ def build_parser() -> console.Parser:
         "storage; 7 a damaged file.",
     )
     add_path(parser, "--model", MODEL, metavar="DIR", required=True)
+    add_outside_kinds(parser)
     parser.add_argument("--format", choices=["ctranslate2"], required=True, help="format to write")
     meaning = "a directory that does not exist yet, or is empty"
     add_path(parser, "--output", meaning, metavar="DIR", required=True)

@@ -15,6 +15,7 @@ from nmt.cli import console
 from nmt.cli.arguments import (
     add_flag,
     add_number,
+    add_outside_kinds,
     add_path,
     add_ray,
     check_outputs,
@@ -72,6 +73,7 @@ def build_parser() -> console.Parser:
     parser = new_parser("nmt-filter", DESCRIPTION, EPILOG)
     group = parser.add_argument_group("input and output")
     add_path(group, "--model", f"{MODEL} (not with --clean)", metavar="DIR")
+    add_outside_kinds(group)
     add_path(group, "--source", "source text", required=True)
     add_path(group, "--target", "target text", required=True)
     meaning = "file for the scores (default: standard output; with --json: no table is written)"

@@ -13,6 +13,7 @@ from nmt.cli import console
 from nmt.cli.arguments import (
     add_fields,
     add_on_bad_line,
+    add_outside_kinds,
     add_precision,
     add_ray,
     check_ray_device,
@@ -71,6 +72,7 @@ def build_parser() -> console.Parser:
     add(
         "--model", type=Path, nargs="+", required=True, metavar="DIR", help="model or run directory"
     )
+    add_outside_kinds(parser)
     add("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
     add("--output", type=Path, metavar="FILE", help="appears when all is done (standard output)")
 

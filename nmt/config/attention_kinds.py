@@ -1,8 +1,8 @@
 """The table of attention kinds: one row per kind describes it completely.
 
 A new kind needs a mapping from scores to weights (see nmt/ops/score_mappings.py) and a row here, or
-from outside the package `ATTENTION_KINDS["name"] = AttentionKind(...)`. Config, model, training,
-decoding, analysis and benchmarks read the row and test for no kind by name.
+a row in another package (see nmt/config/outside_kinds.py). Config, model, training, decoding,
+analysis and benchmarks read the row and test for no kind by name.
 
 This module does not import torch, so that errors in a config are found at once. The functions that
 make a mapping import it when they are called.

@@ -296,6 +296,7 @@ class Config:
     train: TrainConfig = TrainConfig()
     validate: ValidateConfig = ValidateConfig()
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+    kinds: tuple[str, ...] = ()  # attention kinds from outside nmt, as my_package:my_kind
 
 
 def resolved_prepared_dir(config: Config) -> Path:

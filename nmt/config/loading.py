@@ -1,5 +1,6 @@
 """Loading configs from files and the command line, and writing them as YAML."""
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from nmt.config.document import (
     read_document,
     resolve_path,
 )
+from nmt.config.outside_kinds import load_named_kinds, needed_references
 from nmt.config.schema import Reader, expand, merge, to_yaml
 from nmt.errors import ConfigError
 
@@ -49,6 +51,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         try:
             change = _parse_override(override, command_line, problems)
+            load_named_kinds(change, from_user=True)
         except UnreadableError as error:
             problems.append(error.problem)
             continue
@@ -62,10 +65,14 @@ def builtin_configs() -> list[str]:
 
 
 def parse_config(text: str, *, name: str, directory: Path) -> Config:
-    """The config of a YAML text, which cannot extend another; `name` stands for it in messages."""
+    """The config of a YAML text, which cannot extend another; `name` stands for it in messages.
+
+    It loads no code of `kinds` that the user has not named elsewhere: models come with such a text.
+    """
     problems: list[Problem] = []
     try:
         tree = parse_document(text, Source(name, directory), problems)
+        load_named_kinds(tree, from_user=False)
     except UnreadableError as error:
         raise _config_error(name, [error.problem]) from None
     return _build(tree, tree.place, problems)
@@ -87,7 +94,7 @@ def _build(tree: Node, root: Location, problems: list[Problem]) -> Config:
         raise _config_error(root.source.name, problems)
     config = reader.built[""]
     assert isinstance(config, Config)
-    return config
+    return dataclasses.replace(config, kinds=needed_references(config.model.attention))
 
 
 def _place(keys: tuple[str, ...], places: dict[str, Location], root: Location) -> Location:
@@ -108,6 +115,7 @@ def _read_with_bases(path: Path, name: str, problems: list[Problem], above: list
     if not isinstance(tree, MappingNode):
         message = "expected a mapping of keys such as run_dir, data and model at the top"
         raise UnreadableError(tree.place, message)
+    load_named_kinds(tree, from_user=True)
     if EXTENDS not in tree.entries:
         return tree
     entry = tree.entries[EXTENDS]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from nmt.config.config import Config
-from nmt.config.loading import load_config
+from nmt.config.loading import load_config, parse_config
 from nmt.data.text import LineWriter, read_text
 from nmt.data.tokenizer import make_tokenizer
 from nmt.errors import ConfigError, StorageError
@@ -316,7 +316,9 @@ def batch_overrides(run: Run) -> list[str]:
     begun = run.config.run_dir / "config.yaml"
     if not begun.exists():
         return []
-    before, now = load_config(begun).train, run.config.train
+    text = begun.read_bytes().decode(errors="replace")
+    before = parse_config(text, name=str(begun), directory=begun.parent).train
+    now = run.config.train
     if (before.batch_tokens, before.accumulate) == (now.batch_tokens, now.accumulate):
         return []
     return [f"train.batch_tokens={before.batch_tokens}", f"train.accumulate={before.accumulate}"]

@@ -11,6 +11,7 @@ from nmt.errors import ConfigError
 # what counts is the prepared data, and its fingerprint is compared.
 CHANGEABLE = (
     "run_dir",
+    "kinds",
     "data.train",
     "data.validation",
     "data.on_bad_line",
