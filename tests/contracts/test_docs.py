@@ -18,6 +18,7 @@ CODE = re.compile(r"^(```+).*?^\1$|`[^`\n]*`", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 config_reference = load_script("config_reference")
+attention_figures = load_script("attention_figures")
 
 
 def test_the_config_reference_is_that_of_the_dataclasses() -> None:
@@ -123,3 +124,19 @@ def test_the_site_is_built_without_warnings_and_needs_no_network(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert list(broken(site)) == []
     assert "longer pairs are left out" in (site / "config.html").read_text(encoding="utf-8")
+
+
+def test_the_table_of_weights_is_what_the_mappings_compute() -> None:
+    page = (PROJECT / "docs" / "sparse_attention.md").read_text(encoding="utf-8")
+    written = page.partition("<!-- written by scripts/attention_figures.py -->\n")[2]
+    assert written.startswith(attention_figures.table())
+
+
+def test_the_script_draws_the_figures_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["attention_figures.py", "--output", str(tmp_path)])
+    attention_figures.main()
+    drawn = {path.name: path.read_bytes()[:4] for path in tmp_path.iterdir()}
+    committed = {path.name for path in (PROJECT / "docs" / "figures").glob("*.png")}
+    assert drawn == dict.fromkeys(committed, b"\x89PNG")
