@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from support.project_scripts import load_script
 
+from nmt.training.resume import CHANGEABLE
+
 PROJECT = Path(__file__).parents[2]
 PAGES = [*sorted((PROJECT / "docs").glob("*.md")), PROJECT / "README.md"]
 CODE = re.compile(r"^(```+).*?^\1$|`[^`\n]*`", flags=re.MULTILINE | re.DOTALL)
@@ -140,3 +142,9 @@ def test_the_script_draws_the_figures_of_the_page(
     drawn = {path.name: path.read_bytes()[:4] for path in tmp_path.iterdir()}
     committed = {path.name for path in (PROJECT / "docs" / "figures").glob("*.png")}
     assert drawn == dict.fromkeys(committed, b"\x89PNG")
+
+
+def test_the_keys_that_may_change_at_resume_are_listed() -> None:
+    page = (PROJECT / "docs" / "reproducibility.md").read_text(encoding="utf-8")
+    written = page.partition("in nmt/training/resume.py -->\n\n")[2].partition("\n\n")[0]
+    assert tuple(re.findall(r"`(.*?)`", written)) == CHANGEABLE
