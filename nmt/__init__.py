@@ -17,7 +17,10 @@ def __getattr__(name: str) -> object:
 
         return getattr(translator, name)
     if name == "__version__":
-        from importlib.metadata import version  # of the installation: pyproject.toml states it
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("nmt")
+        try:
+            return version("nmt")  # of the installation: pyproject.toml states it
+        except PackageNotFoundError:  # the source alone, in PYTHONPATH
+            return "unknown"
     raise AttributeError(f"module 'nmt' has no attribute '{name}'")

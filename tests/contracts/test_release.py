@@ -1,6 +1,9 @@
 """The version is stated once, in pyproject.toml; the files of a release agree with it."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -31,3 +34,12 @@ def test_no_code_states_the_version_again() -> None:
     stated = re.compile(rf"""["']{re.escape(VERSION)}["']""")
     files = [PROJECT / "setup.py", *(PROJECT / "nmt").rglob("*.py")]
     assert [path for path in files if stated.search(path.read_text("utf-8"))] == []
+
+
+def test_source_that_is_not_installed_has_no_version(tmp_path: Path) -> None:
+    (tmp_path / "nmt").mkdir()
+    shutil.copy(PROJECT / "nmt" / "__init__.py", tmp_path / "nmt")
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import nmt; print(nmt.__version__)"
+    command = [sys.executable, "-I", "-S", "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "unknown\n"

@@ -218,6 +218,22 @@ def test_missing_kernels_are_one_warning(tmp_path: Path) -> None:
     assert second.startswith("WARNING the kernels in C cannot be used: they were not built")
 
 
+def test_asking_for_the_kernels_does_not_switch_them_off() -> None:
+    program = "from nmt.ops.native.library import loaded_build; print(loaded_build())"
+    builds = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"NMT_BACKEND": "", "NMT_NATIVE": native},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for native in ("1", "", "0")
+    ]
+    assert builds[0] == builds[1]
+    assert builds[2] == "None\n"
+
+
 def test_a_command_refuses_an_unknown_backend_at_once() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "nmt.cli.translate", "--model", "nowhere"],
