@@ -91,7 +91,6 @@ def make_model(config: Config, *, vocabulary: int) -> Transformer:
 def record_update(config: Config, task: Task, *, vocabulary: int) -> Recorder:
     """The recorder of the second update, in which the state of Adam exists."""
     config = replace(config, train=replace(config.train, compile=False))
-    config = replace(config, train=replace(config.train, compile=False))
     recorder = Recorder({"loss_inputs": task.tokens, "pack_inputs": task.tokens})
     with FAKE, recorder:
         batch = make_batch(task)
