@@ -31,9 +31,8 @@ def test_a_run_on_cuda_without_a_device_ends_at_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert train_in_child(write_run(tmp_path, short_run(tmp_path, device="cuda"))) == 2
-    message = capfd.readouterr().err.strip()
-    assert "\n" not in message
-    assert "train.device is cuda" in message
+    _progress, message = capfd.readouterr().err.splitlines()
+    assert message.startswith("nmt-train: train.device is cuda")
     if torch.version.cuda is None:
         assert "is a build for CPUs; install a build for CUDA" in message
     assert not (tmp_path / "prepared").exists()

@@ -12,6 +12,7 @@ from nmt.cli.translate import main
 from nmt.decoding.translator import Line, SearchOptions
 from nmt.decoding.workers import WorkerPool, WorkerSettings
 from nmt.errors import IntegrityError, UserError
+from nmt.ops import backend
 
 LINES = random_lines(30, seed=9, longest=8)
 
@@ -88,8 +89,13 @@ def test_several_devices_translate_like_one(
 
 
 def test_precision(
-    model: Path, tmp_path: Path, expected: list[str], capsys: pytest.CaptureFixture[str]
+    model: Path,
+    tmp_path: Path,
+    expected: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(backend, "_logged", set())  # a warning comes once per process
     found = {}
     for precision in ("auto", "float32", "bfloat16"):
         lines = translate(model, tmp_path, "--scores", "--precision", precision)
