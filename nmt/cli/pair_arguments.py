@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from nmt.checkpoint.model_directory import LoadedModel
 
 MODEL = (
-    "a model directory, or a run directory: its average, else its best model, else its newest "
-    "checkpoint"
+    "a model directory, or a run directory: the better one of its average and its best model, else "
+    "its newest checkpoint"
 )
 
 

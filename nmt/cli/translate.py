@@ -47,8 +47,8 @@ lines around it.
 
 EPILOG = """\
 Several --model directories translate together: the mean of their probabilities counts. They may
-differ in everything but the target vocabulary. A run directory stands for its average/, else its
-best/, else its newest good checkpoint.
+differ in everything but the target vocabulary. A run directory stands for the better one of its
+average/ and best/, else for its newest good checkpoint.
 A score is log p / ((5 + n) / 6)^length-penalty with n the subwords and the end token.
 """
 

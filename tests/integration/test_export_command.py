@@ -24,7 +24,7 @@ from translation_models import (
 from nmt.checkpoint.model_directory import load_model
 from nmt.checkpoint.store import verify
 from nmt.cli.export import main
-from nmt.config.config import Config
+from nmt.config.config import Config, TokenizerConfig
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import CONTROL
 from nmt.decoding.translator import Translator
@@ -181,7 +181,7 @@ def test_text_that_looks_like_control_symbols(tmp_path: Path) -> None:
     """The pieces of such text keep their numbers, and control symbols get other names."""
     ctranslate2 = import_ctranslate2()
     config = config_of("post", "none")
-    config = replace(config, data=replace(config.data, tokenizer="none"))
+    config = replace(config, data=replace(config.data, tokenizer=TokenizerConfig("none", "none")))
     text = " ".join([*CONTROL, "<<s>>", "the", "man"])
     codec = Codec.learn(config.data, [(text, text)])
     model = make_directory(tmp_path / "model", config, codec, lively_model(config, codec))
