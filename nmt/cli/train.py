@@ -77,7 +77,8 @@ def run(arguments: argparse.Namespace, stop: StopRequest) -> int:
     if is_main and read_result(config.run_dir).get("status") == "finished":
         run_dir = console.shown(config.run_dir)
         logger.info("the model is in %s", run_dir)
-        console.suggest(f"nmt-translate --model {run_dir} --input FILE --output FILE")
+        kinds = f" --kinds {' '.join(config.kinds)}" if config.kinds else ""
+        console.suggest(f"nmt-translate --model {run_dir}{kinds} --input FILE --output FILE")
     return code
 
 

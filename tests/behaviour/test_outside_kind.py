@@ -167,9 +167,11 @@ def offer_by_entry_point(directory: Path, reference: str) -> None:
 
 
 def test_a_model_names_the_package_it_needs_and_loads_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = trained(tmp_path)
+    next_command = f"next: nmt-translate --model {run} --kinds {REFERENCE} --input FILE"
+    assert next_command in capsys.readouterr().err
     model = max((run / "checkpoints").glob("step-*"))
     assert f"\nkinds: {REFERENCE}\n" in (model / "config.yaml").read_text("utf-8")
     source = str(tmp_path / "data" / "validation.src")
