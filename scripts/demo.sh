@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sets everything up and does the main job on the embedded corpus: writes it, trains a small model
-# with ReLA-g cross attention, averages, translates, scores and looks inside. Results are in demo/.
+# with ReLA-g cross attention (which ends with an average of its checkpoints), translates, scores and
+# looks inside. Results are in demo/.
 #   bash scripts/demo.sh            a few minutes
 #   bash scripts/demo.sh --quick    under a minute, to see that everything works; learns next to nothing
 set -euo pipefail
@@ -19,7 +20,6 @@ fi
 run=demo/runs/rela-g-cross
 python recipes/demo/generate.py --output demo/data "${sizes[@]}"
 nmt-train --config configs/demo/rela-g-cross.yaml "${settings[@]}"
-nmt-average-checkpoints --run "$run" --last 5
 nmt-translate --model "$run" --input demo/data/test.en --output demo/test.translated.de
 nmt-align --model "$run" --source demo/data/test.en --target demo/data/test.de \
     --gold demo/data/test.align --output demo/test.links
