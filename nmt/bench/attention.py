@@ -32,7 +32,7 @@ VARIANTS = {
 
 
 @dataclass(frozen=True)
-class Sizes:
+class AttentionSizes:
     """The sizes and settings of the measured attention."""
 
     tokens: int
@@ -66,7 +66,7 @@ def attention_cases() -> dict[str, AttentionConfig]:
 
 
 def measure_attention(
-    sizes: Sizes, lengths: Sequence[int], cases: Mapping[str, AttentionConfig]
+    sizes: AttentionSizes, lengths: Sequence[int], cases: Mapping[str, AttentionConfig]
 ) -> Iterator[list[Measurement]]:
     """The references and all cases, length by length."""
     device = torch.device(sizes.device)
@@ -101,7 +101,7 @@ def calls_needed(form: Callable[[], None], device: torch.device) -> int:
 
 
 def make_forms(
-    sizes: Sizes, length: int, cases: Mapping[str, AttentionConfig]
+    sizes: AttentionSizes, length: int, cases: Mapping[str, AttentionConfig]
 ) -> dict[str, Callable[[], None]]:
     """By name a function that runs an implementation forward and backward once."""
     batch = max(1, sizes.tokens // length)
@@ -150,7 +150,7 @@ def make_forms(
     return forms
 
 
-def make_mask(sizes: Sizes, batch: int, length: int) -> Tensor | None:
+def make_mask(sizes: AttentionSizes, batch: int, length: int) -> Tensor | None:
     """No mask, the padding of sentences of 3/4 to full length, or a causal mask."""
     if sizes.mask == "none":
         return None

@@ -35,7 +35,7 @@ UNITS = {
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BenchmarkSizes:
     """The models, data and repetitions of all parts."""
 
     shapes: Shapes
@@ -61,7 +61,7 @@ BASE = Shapes(
     batch_tokens=231 * 27,
     dropout=0.1,
 )
-FULL = Sizes(
+FULL = BenchmarkSizes(
     shapes=BASE,
     long_shapes=replace(BASE, length=256, batch_tokens=97 * 257),
     accumulate=4,
@@ -75,7 +75,7 @@ FULL = Sizes(
 TINY = replace(
     BASE, dim=16, heads=2, layers=1, feed_forward_dim=32, vocabulary=40, length=4, batch_tokens=40
 )
-SMALL = Sizes(
+SMALL = BenchmarkSizes(
     shapes=TINY,
     long_shapes=replace(TINY, length=15, batch_tokens=64),
     accumulate=2,
@@ -88,7 +88,7 @@ SMALL = Sizes(
 )
 
 
-def known_gpu(device: torch.device, sizes: Sizes) -> Gpu | None:
+def known_gpu(device: torch.device, sizes: BenchmarkSizes) -> Gpu | None:
     """The rates of a device that predictions can be made for, with sizes that were counted."""
     if device.type != "cuda" or not sizes.counted:
         return None
@@ -96,11 +96,11 @@ def known_gpu(device: torch.device, sizes: Sizes) -> Gpu | None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchmarkPlan:
     """What to measure, and where."""
 
     device: torch.device
-    sizes: Sizes
+    sizes: BenchmarkSizes
     kinds: Sequence[str]
     parts: Sequence[str]
     processes: int  # at most
@@ -138,7 +138,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Expected:
+class PredictedFigures:
     """What was calculated for a trial."""
 
     speed: float | None = None
@@ -153,7 +153,7 @@ class Trial:
     name: str
     settings: dict[str, str | int]
     run: Callable[[], Figures]
-    expected: Expected = Expected()
+    expected: PredictedFigures = PredictedFigures()
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class GpuRow:
     settings: dict[str, str | int]
     unit: str
     measured: Figures | None
-    predicted: Expected
+    predicted: PredictedFigures
     error: str | None = None
 
 
@@ -201,7 +201,7 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def make_trials(plan: Plan) -> list[Trial]:
+def make_trials(plan: BenchmarkPlan) -> list[Trial]:
     """The trials of all parts of a plan."""
     makers = {
         "products": product_trials,
@@ -213,7 +213,7 @@ def make_trials(plan: Plan) -> list[Trial]:
     return [trial for part in plan.parts for trial in makers[part](plan)]
 
 
-def product_trials(plan: Plan) -> list[Trial]:
+def product_trials(plan: BenchmarkPlan) -> list[Trial]:
     """The rate of a large matrix product in 16 bits and in float32 or TF32."""
 
     def run(precision: str) -> Figures:
@@ -222,10 +222,10 @@ def product_trials(plan: Plan) -> list[Trial]:
         times = measure_rounds([product.case], repeats=plan.repeats, device=plan.device)
         return Figures(Spread.of(product.rates(times[0]) / TERA))
 
-    def expected(precision: str) -> Expected:
+    def expected(precision: str) -> PredictedFigures:
         if plan.gpu is None:
-            return Expected()
-        return Expected(PRODUCT_SHARE * plan.gpu.product_rate(precision) / TERA)
+            return PredictedFigures()
+        return PredictedFigures(PRODUCT_SHARE * plan.gpu.product_rate(precision) / TERA)
 
     tf32 = plan.device.type == "cuda" and tf32_is_on()
     names = {plan.half: plan.half, "float32": "TF32" if tf32 else "float32"}
@@ -241,7 +241,7 @@ def product_trials(plan: Plan) -> list[Trial]:
     ]
 
 
-def training_trials(plan: Plan) -> list[Trial]:
+def training_trials(plan: BenchmarkPlan) -> list[Trial]:
     """Updates with every kind: in each precision, compiled, with accumulation, long sentences."""
     sizes, half = plan.sizes, plan.half
     ways = [(sizes.shapes, half, False, 1), (sizes.shapes, "float32", False, 1)]
@@ -257,10 +257,10 @@ def training_trials(plan: Plan) -> list[Trial]:
         (row,) = training.measure_training(task, [kind], team, repeats=plan.repeats).rows
         return Figures(row.tokens_per_second, row.peak_memory_bytes)
 
-    def expected(kind: str, way: tuple[Shapes, str, bool, int]) -> Expected:
+    def expected(kind: str, way: tuple[Shapes, str, bool, int]) -> PredictedFigures:
         shapes, precision, compiled, accumulate = way
         if compiled or accumulate > 1:  # the counts are of one pass in eager execution
-            return Expected()
+            return PredictedFigures()
         sentences = shapes.batch_tokens // (shapes.length + 1)
         return prediction(plan.gpu, find_counts("update", kind, precision, sentences=sentences))
 
@@ -282,19 +282,19 @@ def training_trials(plan: Plan) -> list[Trial]:
     ]
 
 
-def prediction(gpu: Gpu | None, counts: Counts | None) -> Expected:
+def prediction(gpu: Gpu | None, counts: Counts | None) -> PredictedFigures:
     """What the roofline says of recorded counts."""
     if gpu is None or counts is None:
-        return Expected()
-    return Expected(predict(counts, gpu).tokens_per_second, counts.peak_bytes)
+        return PredictedFigures()
+    return PredictedFigures(predict(counts, gpu).tokens_per_second, counts.peak_bytes)
 
 
-def attention_trials(plan: Plan) -> list[Trial]:
+def attention_trials(plan: BenchmarkPlan) -> list[Trial]:
     """The attention core, forward and backward, by length."""
     precision = "float32" if plan.device.type == "cpu" or plan.half == "float16" else plan.half
     cases = {name: case for name, case in attention.attention_cases().items() if name in plan.kinds}
     tokens = plan.sizes.attention_tokens
-    sizes = attention.Sizes(
+    sizes = attention.AttentionSizes(
         tokens=tokens,
         dim=plan.sizes.shapes.dim,
         heads=plan.sizes.shapes.heads,
@@ -326,7 +326,7 @@ def attention_trials(plan: Plan) -> list[Trial]:
     ]
 
 
-def decoding_trials(plan: Plan) -> list[Trial]:
+def decoding_trials(plan: BenchmarkPlan) -> list[Trial]:
     """Beam search with every kind, in each precision and batch size."""
     shapes = plan.sizes.shapes
     precisions: list[Precision] = ["float32"]
@@ -363,7 +363,7 @@ def decoding_trials(plan: Plan) -> list[Trial]:
     ]
 
 
-def process_trials(plan: Plan) -> list[Trial]:
+def process_trials(plan: BenchmarkPlan) -> list[Trial]:
     """Training on 1, 2, 4 ... processes, each with a batch of its own in every update."""
     precision = plan.half if plan.device.type == "cuda" else "float32"
 

@@ -306,7 +306,7 @@ def bench_attention(arguments: argparse.Namespace) -> None:
     set_threads(arguments.threads)
     device = choose_device(arguments.device)
     names = ("tokens", "dim", "heads", "dropout", "mask", "repeats", "precision")
-    sizes = attention.Sizes(**given(arguments, names), device=device.type)
+    sizes = attention.AttentionSizes(**given(arguments, names), device=device.type)
     machine = describe_machine(device)
     print(machine, Table(report.ATTENTION_COLUMNS, []).markdown(), sep="\n\n", flush=True)
     rows: list[attention.Measurement] = []

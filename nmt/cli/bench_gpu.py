@@ -75,7 +75,7 @@ def bench_gpu(arguments: argparse.Namespace) -> None:
         torch.cuda.set_device(device)
         set_cuda_defaults()
     sizes = gpu.SMALL if arguments.small else gpu.FULL
-    plan = gpu.Plan(
+    plan = gpu.BenchmarkPlan(
         device=device,
         sizes=sizes,
         kinds=kinds,

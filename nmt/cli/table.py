@@ -171,7 +171,7 @@ def table(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Failure:
+class GridFailure:
     """The exit code of a grid that is not complete, and whether its table is of use."""
 
     exit_code: int
@@ -180,17 +180,17 @@ class Failure:
 
 def run(
     arguments: argparse.Namespace, request: Request, grid: "list[list[Cell]]"
-) -> Failure | None:
+) -> GridFailure | None:
     """Make the runs of a grid; None when all is done."""
     from nmt.recipes.grid import prepare_grid, run_grid
 
     devices = None if arguments.gpus is None else find_devices(arguments.gpus, grid)
     if arguments.only in (None, "prepare") and (code := prepare_grid(grid)) is not None:
-        return Failure(code)
+        return GridFailure(code)
     if devices is not None:
         return run_on_gpus(arguments, request, grid, devices)
     if arguments.only in (None, "runs") and (code := run_grid(grid)) is not None:
-        return Failure(code)
+        return GridFailure(code)
     return None
 
 
@@ -208,7 +208,7 @@ def run_on_gpus(
     request: Request,
     grid: "list[list[Cell]]",
     devices: Sequence[str],
-) -> Failure | None:
+) -> GridFailure | None:
     """Make the runs of a grid side by side."""
     from nmt.recipes.grid import in_order
     from nmt.recipes.side_by_side import Job, run_jobs
@@ -229,12 +229,12 @@ def run_on_gpus(
     ending = run_jobs(jobs, devices)
     if ending.stopped is not None:
         logger.warning("stopped; the same command goes on from here")
-        return Failure(ending.stopped)
+        return GridFailure(ending.stopped)
     if ending.failed:
         logger.warning(
             "%d of %d runs failed; the same command tries them again", len(ending.failed), len(jobs)
         )
-        return Failure(next(iter(ending.failed.values())), show_table=True)
+        return GridFailure(next(iter(ending.failed.values())), show_table=True)
     return None
 
 

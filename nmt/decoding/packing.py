@@ -20,7 +20,7 @@ TINY = 1e-30
 LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric
 
 
-class PackedLinear(nn.Module):
+class OneDnnLinear(nn.Module):
     """A linear layer in float32 whose weight has been laid out for oneDNN."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -70,7 +70,7 @@ class Int8Linear(nn.Module):
 
 
 def can_pack() -> bool:
-    """Whether this build of torch has what `PackedLinear` needs."""
+    """Whether this build of torch has what `OneDnnLinear` needs."""
     return hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch._C._has_mkldnn
 
 
@@ -81,7 +81,7 @@ def pack(model: Transformer, *, int8: bool) -> Callable[[Tensor], Tensor]:
     """
     if not int8 and not can_pack():
         return model.logits
-    kind = Int8Linear if int8 else PackedLinear
+    kind = Int8Linear if int8 else OneDnnLinear
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):

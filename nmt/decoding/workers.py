@@ -87,7 +87,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class WorkerChunk:
     """The positions of some lines, and how often a process that had them ended unexpectedly."""
 
     positions: list[int]
@@ -154,9 +154,9 @@ class WorkerPool:
     ) -> Iterator[tuple[int, Translation]]:
         """The position of each line and its translation, in any order."""
         size = CHUNKS[torch.device(self.devices[0]).type]
-        chunks = [Chunk(one) for one in cut_chunks(lines, len(self.devices), size)]
+        chunks = [WorkerChunk(one) for one in cut_chunks(lines, len(self.devices), size)]
         idle = list(self.workers)
-        busy: dict[Connection, Chunk] = {}
+        busy: dict[Connection, WorkerChunk] = {}
         while chunks or busy:
             while chunks and idle:
                 connection = idle.pop()
@@ -177,7 +177,7 @@ class WorkerPool:
                 for index, translation in found:
                     yield chunk.positions[index], translation
 
-    def _replace(self, connection: Connection, chunk: Chunk) -> Connection:
+    def _replace(self, connection: Connection, chunk: WorkerChunk) -> Connection:
         """Start a process in place of one that has ended, unless that happens again and again."""
         worker = self.workers.pop(connection)
         connection.close()

@@ -12,7 +12,7 @@ from nmt.doctor.compute import (
     examine_operations,
 )
 from nmt.doctor.installation import Installation, examine_installation
-from nmt.doctor.plan import Plan, plans_for
+from nmt.doctor.plan import ScalingPlan, plans_for
 from nmt.doctor.smoke import SmokeTest, run_smoke_tests
 from nmt.ops.backend import Costly
 from nmt.ops.cuda_device import cuda_problem, visible_card
@@ -29,7 +29,7 @@ class Examination:
     builds: list[Build]
     operations: list[DeviceTable]
     smoke_tests: list[SmokeTest]
-    expected_training: list[Plan]  # on the GPUs of this machine, calculated
+    expected_training: list[ScalingPlan]  # on the GPUs of this machine, calculated
     warnings: list[str]  # what costs speed
     problems: list[str]  # what does not work
 

@@ -82,7 +82,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScalingPlan:
     """Everything here is calculated, not measured."""
 
     gpu: str
@@ -223,7 +223,7 @@ def all_reduce_seconds(gpu: Gpu, parameters: int, gpus: int) -> float:
     return 2 * (gpus - 1) / gpus * size / bandwidth + steps * STEP_SECONDS
 
 
-def make_plan(most: int, gpu: Gpu, work: Work) -> Plan:
+def make_plan(most: int, gpu: Gpu, work: Work) -> ScalingPlan:
     """The plan for 1, 2, 4, ... GPUs up to `most`."""
     precision = work.precision
     if precision == "auto":
@@ -236,7 +236,7 @@ def make_plan(most: int, gpu: Gpu, work: Work) -> Plan:
         speed = work.update_tokens / seconds
         efficiency = speed / (number * steps[0].tokens_per_second) if steps else 1.0
         steps.append(Step(number, speed, efficiency, work.updates * seconds / 3600, bound))
-    return Plan(
+    return ScalingPlan(
         gpu.name,
         precision,
         work.kind,
@@ -249,7 +249,7 @@ def make_plan(most: int, gpu: Gpu, work: Work) -> Plan:
     )
 
 
-def plans_for(devices: Sequence[Device]) -> list[Plan]:
+def plans_for(devices: Sequence[Device]) -> list[ScalingPlan]:
     """What to expect of the GPUs of this machine, for the models of the paper's Table 1."""
     models = [device.model for device in devices if device.name.startswith("cuda")]
     gpu = find_gpu(models[0]) if models else None
@@ -270,7 +270,7 @@ def useful_gpus(work: Work, gpu: Gpu, precision: str) -> int:
     return number
 
 
-def describe_plan(plan: Plan) -> str:
+def describe_plan(plan: ScalingPlan) -> str:
     """The plan as text."""
     rows = [("GPUs", "tokens/s", "efficiency", "hours", "bound by")]
     rows += [

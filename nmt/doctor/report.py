@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from nmt.doctor.compute import Build, Computer, Device, DeviceTable
 from nmt.doctor.examination import Examination
 from nmt.doctor.installation import Installation
-from nmt.doctor.plan import Plan
+from nmt.doctor.plan import ScalingPlan
 from nmt.doctor.smoke import SmokeTest
 
 GIB = 1 << 30
@@ -110,7 +110,7 @@ def smoke_rows(tests: Sequence[SmokeTest]) -> Iterator[tuple[str, str, str]]:
         yield test.name, test.device, ending
 
 
-def training_rows(plans: Sequence[Plan]) -> Iterator[Sequence[str]]:
+def training_rows(plans: Sequence[ScalingPlan]) -> Iterator[Sequence[str]]:
     """What a variant of the paper's Table 1 will take, by attention kind."""
     for plan in plans:
         one, most = plan.steps[0], plan.steps[-1]

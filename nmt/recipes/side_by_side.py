@@ -41,7 +41,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Ending:
+class JobsEnding:
     """How all jobs ended: the exit code of each that failed, and that of a signal (None: none)."""
 
     failed: dict[str, int]
@@ -124,7 +124,7 @@ def visible_devices(asked: str, available: int | None) -> list[str]:
     return [names[number] for number in numbers]
 
 
-def run_jobs(jobs: Sequence[Job], devices: Sequence[str]) -> Ending:
+def run_jobs(jobs: Sequence[Job], devices: Sequence[str]) -> JobsEnding:
     """Run all jobs, at most one per device; a job that fails does not end the others.
 
     A signal stops all of them: they save their work, and the same command resumes them.
@@ -151,7 +151,7 @@ def run_jobs(jobs: Sequence[Job], devices: Sequence[str]) -> Ending:
                     if code and not stop.received:
                         failed[child.job.name] = code
             time.sleep(POLL_SECONDS)
-    return Ending(failed, stop.exit_code)
+    return JobsEnding(failed, stop.exit_code)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ MOST_VALIDATION_LINES = 5_000
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """The numbers that a config leads to."""
 
     config: Config
@@ -84,7 +84,7 @@ def gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB"
 
 
-def warnings(plan: Plan) -> Iterator[str]:
+def warnings(plan: TrainingPlan) -> Iterator[str]:
     """Settings that do not fit the data, each with what to do."""
     data, train, validate = plan.config.data, plan.config.train, plan.config.validate
     size = data.subword.merges if data.subword.kind == "bpe" else data.subword.vocabulary_size
@@ -125,7 +125,7 @@ def warnings(plan: Plan) -> Iterator[str]:
         yield f"each validation translates {lines:,} lines; validate.sentences limits that"
 
 
-def make_plan(config: Config) -> Plan:
+def make_plan(config: Config) -> TrainingPlan:
     """Sample the data, build the model and measure a second of training."""
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
@@ -136,7 +136,7 @@ def make_plan(config: Config) -> Plan:
         corpora, vocabulary = prepared.about["corpora"], prepared.about["vocabulary"]
         train = corpora["train"]
         parameters, seconds = measure_training(config, prepared)
-        return Plan(
+        return TrainingPlan(
             config=config,
             pairs=pairs,
             kept=train["pairs"] / train["read"],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt.bench import attention
-from nmt.bench.attention import Sizes
+from nmt.bench.attention import AttentionSizes
 from nmt.cli import bench
 from nmt.config.attention_kinds import ATTENTION_KINDS
 from nmt.config.config import AttentionConfig
@@ -77,7 +77,7 @@ def test_each_length_is_printed_before_the_next_is_measured(
     printed: list[str] = []
 
     def make_forms(
-        sizes: Sizes, length: int, cases: Mapping[str, AttentionConfig]
+        sizes: AttentionSizes, length: int, cases: Mapping[str, AttentionConfig]
     ) -> dict[str, Callable[[], None]]:
         printed.append(capsys.readouterr().out)
         return original(sizes, length, cases)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nmt.bench import gpu, scaling
-from nmt.bench.gpu import Expected, Figures, GpuRow, Plan, Trial
+from nmt.bench.gpu import BenchmarkPlan, Figures, GpuRow, PredictedFigures, Trial
 from nmt.bench.gpu_report import TITLES, gpu_markdown, part_table
 from nmt.bench.kinds import all_kinds
 from nmt.bench.machine import describe_machine
@@ -38,7 +38,7 @@ def test_a_trial_that_fails_is_recorded_and_the_others_go_on() -> None:
     assert failed.measured is None
     assert failed.error == "OutOfMemoryError: CUDA out of memory."
     assert (good.error, good.measured) == (None, speed(2000.0))
-    plan = Plan(CPU, gpu.SMALL, ["softmax"], ["train"], 1, 1)
+    plan = BenchmarkPlan(CPU, gpu.SMALL, ["softmax"], ["train"], 1, 1)
     text = gpu_markdown(Result(describe_machine(CPU), [failed, good], plan.facts()))
     assert "| topk | bfloat16 | failed: OutOfMemoryError: CUDA out of memory. |" in text
     assert "Measurements: 2, of which 1 failed." in text
@@ -49,14 +49,14 @@ def test_predictions_stand_beside_measurements() -> None:
     assert counts is not None
     expected = gpu.prediction(GPUS["H100"], counts)
     calculated = predict(counts, GPUS["H100"]).tokens_per_second
-    assert expected == Expected(calculated, counts.peak_bytes)
+    assert expected == PredictedFigures(calculated, counts.peak_bytes)
     row = GpuRow("train", "softmax", {"length": 27}, "tokens/s", speed(calculated / 2), expected)
     table = part_table([row])
     cells = dict(zip(table.columns, table.rows[0], strict=True))
     assert cells["predicted"] == f"{calculated:,.0f}"
     assert cells["measured/predicted"] == "0.50"
     assert cells["predicted memory"] == f"{counts.peak_bytes / 1e6:,.0f} MB"
-    assert gpu.prediction(None, counts) == Expected()
+    assert gpu.prediction(None, counts) == PredictedFigures()
 
 
 @pytest.mark.parametrize("kind", all_kinds())
@@ -71,7 +71,7 @@ def test_the_full_sizes_are_those_that_were_counted(kind: str) -> None:
 
 
 def test_predictions_are_for_what_was_counted() -> None:
-    plan = Plan(CPU, gpu.FULL, all_kinds(), gpu.PARTS, 8, 5, gpu=GPUS["A100"])
+    plan = BenchmarkPlan(CPU, gpu.FULL, all_kinds(), gpu.PARTS, 8, 5, gpu=GPUS["A100"])
     trials = gpu.make_trials(plan)
     predicted = [trial for trial in trials if trial.expected.speed is not None]
     products = {t.name: t.expected.speed for t in predicted if t.part == "products"}

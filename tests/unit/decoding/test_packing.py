@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmt.decoding.packing import Int8Linear, PackedLinear, can_pack
+from nmt.decoding.packing import Int8Linear, OneDnnLinear, can_pack
 
 LAYERS = [
     Int8Linear,
-    pytest.param(PackedLinear, marks=pytest.mark.skipif(not can_pack(), reason="x")),
+    pytest.param(OneDnnLinear, marks=pytest.mark.skipif(not can_pack(), reason="x")),
 ]
 
 
@@ -21,9 +21,9 @@ def linear(inputs: int = 64, outputs: int = 96) -> nn.Linear:
 def test_packed_linear_is_the_linear_layer() -> None:
     layer = linear()
     x = torch.randn(3, 5, 64)
-    packed = PackedLinear(layer.weight, layer.bias)
+    packed = OneDnnLinear(layer.weight, layer.bias)
     torch.testing.assert_close(packed(x), layer(x), atol=1e-5, rtol=1e-5)
-    without = PackedLinear(layer.weight, None)
+    without = OneDnnLinear(layer.weight, None)
     torch.testing.assert_close(without(x), layer(x) - layer.bias, atol=1e-5, rtol=1e-5)
 
 
