@@ -13,7 +13,7 @@ from nmt.ops.native.library import build_path, builds, read_build
 
 
 def problems() -> list[str]:
-    """What is wrong with the builds, one line each."""
+    """The problems of the builds, one line each."""
     found = [f"{name} was not built" for name in BUILDS if not build_path(name).exists()]
     for path in builds():
         opened = read_build(path)

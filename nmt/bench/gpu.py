@@ -97,7 +97,7 @@ def known_gpu(device: torch.device, sizes: BenchmarkSizes) -> Gpu | None:
 
 @dataclass(frozen=True)
 class BenchmarkPlan:
-    """What to measure, and where."""
+    """The measurements to make, and their device."""
 
     device: torch.device
     sizes: BenchmarkSizes
@@ -113,7 +113,7 @@ class BenchmarkPlan:
         return "bfloat16" if self.device.type == "cpu" or has_bfloat16(self.device) else "float16"
 
     def facts(self) -> dict[str, Any]:
-        """What a reader needs to know besides the machine."""
+        """The conditions of the measurements besides the machine."""
         cuda = self.device.type == "cuda"
         card = torch.cuda.get_device_properties(self.device) if cuda else None
         return {
@@ -131,7 +131,7 @@ class BenchmarkPlan:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a trial measured."""
+    """The measured figures of a trial."""
 
     speed: Spread
     peak_memory_bytes: int | None = None
@@ -139,7 +139,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class PredictedFigures:
-    """What was calculated for a trial."""
+    """The calculated figures of a trial."""
 
     speed: float | None = None
     peak_memory_bytes: int | None = None
@@ -283,7 +283,7 @@ def training_trials(plan: BenchmarkPlan) -> list[Trial]:
 
 
 def prediction(gpu: Gpu | None, counts: Counts | None) -> PredictedFigures:
-    """What the roofline says of recorded counts."""
+    """The figures that the roofline predicts from recorded counts."""
     if gpu is None or counts is None:
         return PredictedFigures()
     return PredictedFigures(predict(counts, gpu).tokens_per_second, counts.peak_bytes)

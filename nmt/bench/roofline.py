@@ -82,7 +82,7 @@ def find_gpu(device_name: str) -> Gpu | None:
 
 @dataclass(frozen=True)
 class Counts:
-    """What one update or one decoding step asks of a GPU, recorded on fake tensors."""
+    """The demands of one update or decoding step on a GPU, recorded on fake tensors."""
 
     work: Pass
     kind: str  # of attention, in all sublayers

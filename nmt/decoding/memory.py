@@ -22,14 +22,14 @@ LARGEST_TENSOR = 2**31 - 1  # numbers; kernels count them with 32 bits
 
 @dataclass(frozen=True)
 class Need:
-    """What each sentence of a batch takes: bytes at most, and numbers of the largest tensor."""
+    """The memory per sentence of a batch: bytes at most, and numbers of the largest tensor."""
 
     bytes: int
     numbers: int
 
 
 def search_need(members: Sequence[Member], source: int, output: int, *, beam: int) -> Need:
-    """What a sentence of S tokens takes to be encoded and searched for outputs of at most T."""
+    """The memory to encode a sentence of S tokens and search for outputs of at most T."""
     kept = encoding = numbers = 0
     for member in members:
         model = member.model

@@ -90,7 +90,7 @@ class SearchState:
 
 
 class Choice:
-    """What a step chose, on its way to the host."""
+    """The choices of a step, on their way to the host."""
 
     def __init__(self, finished: Candidates, live: Candidates, rows: Integers | None) -> None:
         self.rows = rows

@@ -39,7 +39,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class ChosenStep:
-    """What one step chose, [B, K] each."""
+    """The choices of one step, [B, K] each."""
 
     rows: Integers | None  # [B] of the step before that are in this one; None: all
     finished_parents: Integers

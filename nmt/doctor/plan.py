@@ -114,7 +114,7 @@ def plain(name: str) -> str:
 
 
 def work_of(config: Config | None) -> Work:
-    """What a config trains, by its slowest kind; without one, a row of the paper's Table 1."""
+    """The training work of a config, by its slowest kind, or of a row of the paper's Table 1."""
     if config is None:
         return Work("softmax", ModelConfig(), 25_000, 6_250, 300_000)
     train, attention = config.train, config.model.attention
@@ -250,7 +250,7 @@ def make_plan(most: int, gpu: Gpu, work: Work) -> ScalingPlan:
 
 
 def plans_for(devices: Sequence[Device]) -> list[ScalingPlan]:
-    """What to expect of the GPUs of this machine, for the models of the paper's Table 1."""
+    """The plans for the GPUs of this machine, for the models of the paper's Table 1."""
     models = [device.model for device in devices if device.name.startswith("cuda")]
     gpu = find_gpu(models[0]) if models else None
     if gpu is None:

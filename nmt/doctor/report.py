@@ -111,7 +111,7 @@ def smoke_rows(tests: Sequence[SmokeTest]) -> Iterator[tuple[str, str, str]]:
 
 
 def training_rows(plans: Sequence[ScalingPlan]) -> Iterator[Sequence[str]]:
-    """What a variant of the paper's Table 1 will take, by attention kind."""
+    """The calculated training time of the paper's Table 1, by attention kind."""
     for plan in plans:
         one, most = plan.steps[0], plan.steps[-1]
         speeds = [f"{step.tokens_per_second:,.0f} tokens/s on {step.gpus}" for step in (one, most)]

@@ -73,7 +73,7 @@ class Stop:
 
     @property
     def number(self) -> int | None:
-        """What to send to the children: SIGTERM saves and stops, after two Ctrl-C it is SIGKILL."""
+        """The signal for the children: SIGTERM saves and stops, after two Ctrl-C it is SIGKILL."""
         if self.received.count(signal.SIGINT) > 1:
             return signal.SIGKILL
         return signal.SIGTERM if self.received else None

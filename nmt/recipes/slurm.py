@@ -9,7 +9,7 @@ from string import Template
 
 @dataclass(frozen=True)
 class ArrayJob:
-    """What the script of a grid needs to know."""
+    """The settings of the script of a grid."""
 
     task: str
     directory: Path  # where the commands run

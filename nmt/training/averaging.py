@@ -84,7 +84,7 @@ def validation_score_of(
 
 
 def measure_of_run(run: Path, paths: Sequence[Path]) -> Measure | None:
-    """What measures an average of these checkpoints; None, with the reason logged, if nothing can.
+    """The validator for an average of these checkpoints, or None with the reason logged.
 
     The prepared data must be the one that the run was trained on.
     """

@@ -97,7 +97,7 @@ def training_module(
     processes: Processes,
     autocast: Callable[[], torch.autocast],
 ) -> TranslationLoss:
-    """What training calls: the loss by a compiled model, or the loss itself.
+    """The module that training calls: the loss by a compiled model, or the loss itself.
 
     With `train.compile: auto` that is a compiled model on GPUs, and a failure to compile is a
     warning. All processes do the same.

@@ -1,4 +1,4 @@
-"""What a config would do: data, model, memory and time, and settings that do not fit the data.
+"""The plan of a training: data, model, memory and time, and settings that do not fit the data.
 
 Nothing is written to the run directory: the numbers come from a sample of the text, prepared in a
 temporary directory, and from a few updates on it.

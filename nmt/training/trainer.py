@@ -127,7 +127,7 @@ class Trainer:
         return 0
 
     def conclude(self) -> None:
-        """What follows the last update: a last check, and the average of the last checkpoints."""
+        """Check the last update, and average the last checkpoints."""
         state = self.state
         self.watch.conclude()
         logger.info("finished at update %d; best %s", state.update, self.describe_best())
