@@ -24,7 +24,7 @@ CUDA = ("nvidia-", "cuda-")
 # Ray is 142 MB to download and 500 MB on the disk: only those who use it install it.
 # fmt: off
 RAY = {
-    "attrs", "certifi", "charset-normalizer", "idna", "jsonschema", "jsonschema-specifications",
+    "attrs", "certifi", "charset-normalizer", "jsonschema", "jsonschema-specifications",
     "msgpack", "pandas", "pyarrow", "ray", "referencing", "requests", "rpds-py", "urllib3",
 }
 # fmt: on
