@@ -35,6 +35,7 @@ Layers = Annotated[int, Range(1, 1_000)]  # of the encoder, and of the decoder
 Pieces = Annotated[int, Range(1, MAX_PIECES)]
 NonNegativePieces = Annotated[int, Range(0, MAX_PIECES)]
 Processes = Annotated[int, Range(1, MAX_PROCESSES)]
+Port = Annotated[int, Range(0, 65_535)]
 NonNegativeProcesses = Annotated[int, Range(0, MAX_PROCESSES)]
 
 Share = Annotated[float, Range(0.0, 1.0, open_below=True)]
