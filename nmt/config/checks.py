@@ -19,7 +19,7 @@ from nmt.config.config import (
     ValidateConfig,
     resolved_prepared_dir,
 )
-from nmt.config.limits import LANGUAGE_CODE
+from nmt.config.limits import LANGUAGE_CODE, MAX_SYMBOL_LENGTH
 
 CHINESE = ("zh", "cmn", "yue", "wuu", "lzh")
 NUM_CONTROL_SYMBOLS = 4
@@ -58,12 +58,26 @@ def check_data(data: DataConfig) -> Iterator[Finding]:
             f"expected more than the {NUM_CONTROL_SYMBOLS} control symbols, got {size}",
             ("data.subword.vocabulary_size",),
         )
+    yield from check_reserved(data.subword.reserved, "data.subword.reserved")
     if 0.0 < data.max_ratio < 1.0:
         yield Finding(
             f"expected 0 (any ratio) or at least 1, got {data.max_ratio:g}; it is the longer side "
             "divided by the shorter, so every pair would be left out",
             ("data.max_ratio",),
         )
+
+
+def check_reserved(symbols: tuple[str, ...], key: str) -> Iterator[Finding]:
+    """Symbols that a line of text cannot contain as one word, and symbols given twice."""
+    for symbol in symbols:
+        if not symbol or not symbol.isprintable() or any(map(str.isspace, symbol)):
+            message = f"expected a symbol without spaces such as <num>, got {symbol[:60]!r}"
+            yield Finding(message, (key,))
+        elif len(symbol) > MAX_SYMBOL_LENGTH:
+            message = f"expected at most {MAX_SYMBOL_LENGTH} characters, got {symbol[:60]!r}..."
+            yield Finding(message, (key,))
+        elif symbols.count(symbol) > 1:
+            yield Finding(f"{symbol} is given twice; remove one", (key,))
 
 
 def all_files(files: ParallelFiles) -> tuple[Path, ...]:

@@ -95,6 +95,8 @@ class SubwordConfig:
     vocabulary_threshold: NonNegative = 0  # bpe: rarer pieces are split further
     model: Literal["unigram", "bpe"] = "unigram"  # sentencepiece's algorithm
     sample_pairs: NonNegative = 10_000_000  # pairs the subword model is learned from; 0: all
+    # symbols such as <num> that are one piece each, wherever they stand in a text
+    reserved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

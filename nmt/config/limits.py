@@ -15,6 +15,7 @@ MAX_POSITIONS = 65_536  # subwords of a sentence on either side, and keys of att
 MAX_BEAM = 1_000  # hypotheses per sentence
 MAX_BATCH_TOKENS = 10_000_000
 MAX_PIECES = 1_000_000  # of a vocabulary
+MAX_SYMBOL_LENGTH = 100  # characters of a reserved symbol
 MAX_PROCESSES = 1_024  # workers, or threads
 MAX_SCALE = 3.4e38  # of gains, thresholds, temperatures and rates: the range of float32
 

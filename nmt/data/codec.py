@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby, takewhile
 from operator import itemgetter
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.config.limits import LANGUAGE_CODE
 from nmt.data.encoding_choice import choose_encoding
-from nmt.data.learning import Counts, LearnedSide, learn_sides, sentencepiece_side
+from nmt.data.learning import Counts, LearnedSide, learn_sides, sentencepiece_side, with_reserved
 from nmt.data.subword import BPE, SentencePiece, Subword, WholeWords
 from nmt.data.text import SIDES, Side, read_text
 from nmt.data.tokenizer import TokenizerSpec, count_tokens, make_tokenizer
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nmt.config.config import DataConfig
 
 CODEC_FORMAT = 1
+RESERVED_FORMAT = 2  # of a codec with reserved symbols, which format 1 does not have
 CACHED_WORDS = 200_000  # per side and process, about 50 MB
 CACHED_WORD_LENGTH = 100
 LOOK_AHEAD = 8  # characters of the raw line that a tokenizer may drop in a row
@@ -51,6 +52,9 @@ class SideCodec:
         self.tokenizer = make_tokenizer(*spec)
         self.subword = subword
         self.vocabulary = vocabulary
+        self._reserved = {
+            symbol: tuple(vocabulary.encode([subword.whole(symbol)])) for symbol in spec.reserved
+        }
         self._cache: dict[str, tuple[int, ...]] = {}
 
     def encode(self, text: str) -> list[int]:
@@ -63,6 +67,8 @@ class SideCodec:
         return ids
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
+        if word in self._reserved:
+            return self._reserved[word]
         ids = tuple(self.vocabulary.encode(self.subword.split(word)))
         if len(word) <= CACHED_WORD_LENGTH:
             if len(self._cache) >= CACHED_WORDS:
@@ -173,6 +179,14 @@ class Codec:
         shared: Vocabulary | None,
     ) -> None:
         """Use `from_counts`, `learn` or `load`."""
+        reserved = specs["source"].reserved
+        learned = {
+            side: replace(it, counts=with_reserved(it.counts, it.subword, reserved))
+            for side, it in learned.items()
+        }
+        if shared is not None:
+            counts = with_reserved(shared.counts, learned["source"].subword, reserved)
+            shared = Vocabulary(counts)
         self._kind = kind
         self._joint = joint
         self._shared = shared
@@ -192,10 +206,15 @@ class Codec:
 
         The config leaves nothing open (see `choose_encoding`).
         """
+        subword, specs = config.subword, tokenizer_specs(config)
+        reserved = frozenset(specs["source"].reserved)
+        counts = {
+            side: {word: count for word, count in counts[side].items() if word not in reserved}
+            for side in SIDES
+        }
         for side in SIDES:
             if not counts[side]:
                 raise DataError(f"the {side} side of the training data has no words")
-        subword = config.subword
         if subword.kind == "sentencepiece" and shared_vocabulary and not subword.joint:
             raise ConfigError(
                 "a vocabulary shared by both sides (`model.tie_embeddings: all`) needs one "
@@ -209,7 +228,6 @@ class Codec:
         elif shared_vocabulary and subword.kind == "bpe":
             source, target = (Counter(learned[side].counts) for side in SIDES)
             shared = Vocabulary.build(source + target)
-        specs = tokenizer_specs(config)
         return cls(specs, learned, kind=subword.kind, joint=subword.joint, shared=shared)
 
     @classmethod
@@ -261,12 +279,14 @@ class Codec:
         for name, vocabulary in self._vocabularies().items():
             vocabulary.save(directory / name)
         specs = {"source": self.source.spec, "target": self.target.spec}
+        reserved = list(self.source.spec.reserved)
         description = {
-            "format": CODEC_FORMAT,
+            "format": RESERVED_FORMAT if reserved else CODEC_FORMAT,
             **{side: {"tokenizer": it.kind, "language": it.language} for side, it in specs.items()},
             "subword": self._kind,
             "joint": self._joint,
             "shared_vocabulary": self._shared is not None,
+            **({"reserved": reserved} if reserved else {}),
         }
         text = json.dumps(description, indent=2, ensure_ascii=False)
         replace_file(directory / "codec.json", f"{text}\n".encode())
@@ -276,8 +296,11 @@ class Codec:
         """Read the files that `save` wrote."""
         description = _read_description(directory / "codec.json")
         kind, joint = description["subword"], description["joint"]
+        reserved = tuple(description.get("reserved", ()))
         specs = {
-            side: TokenizerSpec(description[side]["tokenizer"], description[side]["language"])
+            side: TokenizerSpec(
+                description[side]["tokenizer"], description[side]["language"], reserved
+            )
             for side in SIDES
         }
         learned = {side: _load_side(directory, side, kind, joint) for side in SIDES}
@@ -289,9 +312,10 @@ class Codec:
 
 def tokenizer_specs(config: "DataConfig") -> dict[Side, TokenizerSpec]:
     """The tokenizers of both sides."""
+    reserved = config.subword.reserved
     return {
-        "source": TokenizerSpec(config.tokenizer.source, config.source_language),
-        "target": TokenizerSpec(config.tokenizer.target, config.target_language),
+        "source": TokenizerSpec(config.tokenizer.source, config.source_language, reserved),
+        "target": TokenizerSpec(config.tokenizer.target, config.target_language, reserved),
     }
 
 
@@ -317,11 +341,22 @@ def _read_description(path: Path) -> dict[str, Any]:
             and LANGUAGE_CODE.fullmatch(description[side]["language"])
             for side in SIDES
         )
-        or description["format"] != CODEC_FORMAT
+        or description["format"] not in (CODEC_FORMAT, RESERVED_FORMAT)
         or description["subword"] not in SUFFIXES
+        or not _are_symbols(description.get("reserved", []))
     ):
-        raise DataError(f"{path}: expected the description of a codec of format {CODEC_FORMAT}")
+        raise DataError(
+            f"{path}: expected the description of a codec of format {CODEC_FORMAT} or "
+            f"{RESERVED_FORMAT}"
+        )
     return dict(description)
+
+
+def _are_symbols(value: Any) -> bool:
+    """Whether a value is a list of texts that can be reserved symbols."""
+    return isinstance(value, list) and all(
+        isinstance(symbol, str) and symbol and not any(map(str.isspace, symbol)) for symbol in value
+    )
 
 
 def _has(value: Any, types: Mapping[str, type]) -> bool:

@@ -1,7 +1,7 @@
 """Learning the subword model and the pieces of each side from the counts of its words."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -77,6 +77,11 @@ def _restrict(bpe: BPE, counts: Counts, threshold: int) -> LearnedSide:
     spell_common_characters(pieces, least=max(threshold, COMMON_CHARACTER))
     vocabulary = Vocabulary.build(pieces)
     return LearnedSide(BPE(bpe.merges, vocabulary.counts), vocabulary.counts)
+
+
+def with_reserved(counts: Counts, subword: Subword, symbols: Sequence[str]) -> dict[str, int]:
+    """Counts of pieces; those of reserved symbols that are missing come last, with the count 0."""
+    return {**dict.fromkeys([*counts, *map(subword.whole, symbols)], 0), **counts}
 
 
 def sentencepiece_side(model: SentencePiece) -> LearnedSide:

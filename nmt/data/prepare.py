@@ -127,11 +127,14 @@ def open_prepared(directory: Path) -> Prepared:
 def settings_that_matter(config: Config) -> dict[str, Any]:
     """The settings that the prepared data depends on, as they are read back from JSON."""
     data = config.data
+    subword = asdict(data.subword)
+    if not data.subword.reserved:  # data that was prepared before there were such symbols
+        del subword["reserved"]
     settings = {
         "data.source_language": data.source_language,
         "data.target_language": data.target_language,
         "data.tokenizer": asdict(data.tokenizer),
-        "data.subword": asdict(data.subword),
+        "data.subword": subword,
         "data.max_length": data.max_length,
         "data.max_ratio": data.max_ratio,
         "data.on_bad_line": data.on_bad_line,

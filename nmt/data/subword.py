@@ -61,6 +61,9 @@ class Subword(Protocol):
     def split(self, word: str) -> list[str]:
         """The pieces of a word, at least one."""
 
+    def whole(self, word: str) -> str:
+        """The one piece of a word that is not split."""
+
     def words_of(self, pieces: Sequence[str]) -> list[int]:
         """For each piece the index of its word, from 0 without gaps."""
 
@@ -77,6 +80,10 @@ class WholeWords:
     def split(self, word: str) -> list[str]:
         """The word itself."""
         return [word]
+
+    def whole(self, word: str) -> str:
+        """The word itself."""
+        return word
 
     def words_of(self, pieces: Sequence[str]) -> list[int]:
         """Each piece is a word."""
@@ -116,6 +123,10 @@ class BPE:
             pieces += self._bpe.segment_tokens([word[start : start + LONGEST_WORD]])
         self._bpe.cache.clear()  # it would grow without limit, and callers cache words anyway
         return pieces
+
+    def whole(self, word: str) -> str:
+        """The last piece of a word without other pieces."""
+        return escape(word)
 
     def words_of(self, pieces: Sequence[str]) -> list[int]:
         """A word ends with a piece without `@@`."""
@@ -251,6 +262,10 @@ class SentencePiece:
         """The pieces of a word."""
         pieces: list[str] = self._processor.encode(escape(word), out_type=str)
         return pieces
+
+    def whole(self, word: str) -> str:
+        """The first piece of a word without other pieces."""
+        return WORD_START + escape(word)
 
     def words_of(self, pieces: Sequence[str]) -> list[int]:
         """A word begins with a piece that begins with `▁`."""

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 import tempfile
 import warnings
 from collections import Counter
@@ -10,6 +11,8 @@ from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from nmt.errors import DataError
+
+PRIVATE_USE = "".join(map(chr, range(0xE000, 0xF900)))  # characters without a meaning in Unicode
 
 
 class Tokenizer(Protocol):
@@ -80,6 +83,42 @@ class JiebaTokenizer:
         return "".join(parts)
 
 
+class ReservedSymbols:
+    """A tokenizer with symbols that are words of their own wherever they stand, never changed.
+
+    For the tokenizer inside, a symbol is a character of Unicode's private use area that the text
+    does not have. Where two symbols begin at the same place, the longer one counts.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, symbols: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._symbols = frozenset(symbols)
+        longest_first = sorted(symbols, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+
+    def tokenize(self, text: str) -> list[str]:
+        """The words of a line, the symbols among them."""
+        found = self._pattern.findall(text)
+        if not found:
+            return self._tokenizer.tokenize(text)
+        mark, symbols = unused_character(text), iter(found)
+        words = self._tokenizer.tokenize(self._pattern.sub(f" {mark} ", text))
+        return [next(symbols, word) if word == mark else word for word in words]
+
+    def detokenize(self, words: Sequence[str]) -> str:
+        """The line that words make up, with the symbols as they are."""
+        mark = unused_character("".join(words))
+        symbols = iter([word for word in words if word in self._symbols])
+        marked = [mark if word in self._symbols else word for word in words]
+        text = self._tokenizer.detokenize(marked)
+        return re.sub(mark, lambda match: next(symbols, match[0]), text)
+
+
+def unused_character(text: str) -> str:
+    """A character for private use that a text does not have; the first if it has all of them."""
+    return next((mark for mark in PRIVATE_USE if mark not in text), PRIVATE_USE[0])
+
+
 def _needs_space(left: str, right: str) -> bool:
     """Whether two words of Chinese text are separated by a space."""
     if not right or not _is_alphabetic(right[0]):
@@ -118,11 +157,14 @@ class TokenizerSpec(NamedTuple):
 
     kind: str
     language: str
+    reserved: tuple[str, ...] = ()
 
 
 @functools.cache
-def make_tokenizer(kind: str, language: str) -> Tokenizer:
+def make_tokenizer(kind: str, language: str, reserved: tuple[str, ...] = ()) -> Tokenizer:
     """The tokenizer of a kind (`none`, `moses`, `jieba`) for a language such as `de`."""
+    if reserved:
+        return ReservedSymbols(make_tokenizer(kind, language), reserved)
     if kind == "none":
         return SpaceTokenizer()
     if kind == "moses":

@@ -57,6 +57,11 @@ IMPOSSIBLE = [
     (["data.subword={kind: sentencepiece, vocabulary_size: 4}"], "the 4 control symbols"),
     (["data.subword={kind: none, vocabulary_size: 10}", "decode.beam=12"], "decode.beam: 12 is"),
     (["data.subword={kind: none, vocabulary_size: 10}", "validate.beam=12"], "validate.beam: 12"),
+    (["data.subword.reserved=[<num>, a b]"], "data.subword.reserved: expected a symbol without"),
+    (['data.subword.reserved=["a\\tb"]'], "expected a symbol without spaces such as <num>"),
+    (['data.subword.reserved=[""]'], "expected a symbol without spaces such as <num>, got ''"),
+    (["data.subword.reserved=[<num>, <b>, <num>]"], "<num> is given twice; remove one"),
+    ([f"data.subword.reserved={'x' * 101}"], "data.subword.reserved: expected at most 100"),
     (["run_dir=text"], "run_dir: {here}/text/a.en of data.train is there"),
     (["run_dir=text/b.de"], "run_dir: {here}/text/b.de of data.validation is there"),
     (["run_dir=/"], "run_dir: the root of the file system"),
@@ -85,6 +90,7 @@ POSSIBLE = [
     ["data.train.source=[x, x]", "data.train.target=[y, y]"],
     ["data.prepared_dir=run/data"],
     ["data.subword={kind: none, vocabulary_size: 100, joint: false}"],
+    ["data.subword.reserved=<num>"],
 ]
 
 

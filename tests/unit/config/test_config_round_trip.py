@@ -78,6 +78,7 @@ subwords = (
         joint=st.just(True),
         vocabulary_threshold=st.integers(0, 100),
         sample_pairs=st.integers(0, 10**12),
+        reserved=st.sampled_from([(), ("<num>",), ("null", "1", "{x}", "~")]),
     )
     | st.builds(
         SubwordConfig,
