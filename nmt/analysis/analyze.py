@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +15,15 @@ from torch import Tensor
 
 from nmt.analysis.alignment import HeadGrid, all_links
 from nmt.analysis.gold import Gold
-from nmt.analysis.head_choice import GoldComparison
+from nmt.analysis.head_choice import GoldComparison, LinkInformation
+from nmt.analysis.key_classes import BatchPositions
 from nmt.analysis.measures import HeadCounts, count_heads, nullable_sites, unnormalised_sites
 from nmt.analysis.pairs import (
     BATCH_TOKENS,
     MAX_LENGTH,
     PairAttention,
     PairBatch,
+    SegmentedPair,
     map_pairs,
     non_finite_pairs,
     run_batch,
@@ -28,15 +31,20 @@ from nmt.analysis.pairs import (
     split_attention,
 )
 from nmt.analysis.results import TYPES, ModelResult
+from nmt.analysis.roles import AlignmentRoles, RoleStatistics
+from nmt.analysis.sinks import SinkFreeStatistics
 from nmt.analysis.statistics import AttentionStatistics
+from nmt.analysis.word_classes import NullAfterWords, WordClasses
 from nmt.checkpoint.model_directory import LoadedModel
 from nmt.config.config import SublayerAttentionConfig
+from nmt.decoding.alignment import Words
 from nmt.errors import DivergedError
-from nmt.model.observe import Site, learned_parameters
+from nmt.model.observe import Observer, Site, learned_parameters
 from nmt.model.summary import summarize
 
 TextPair = tuple[str, str]
 
+ALIGNED_PAIRS = 1000  # from which the heads that align words are found, as in nmt-align
 SHUFFLE_WINDOW = 10_000  # pairs held in memory to shuffle their targets
 LINES_NAMED = 10  # in a message about lines
 SHOWN_WORDS = 40  # heat maps of longer sentences cannot be read
@@ -50,6 +58,7 @@ class Input:
     read: Callable[[], Iterable[TextPair]]
     count: int
     shown: frozenset[int]  # indices of the pairs whose attention is kept for the report
+    word_classes: WordClasses | None = None  # after which null rates are counted
     seed: int = 1
     batch_tokens: int = BATCH_TOKENS
     max_length: int = MAX_LENGTH
@@ -96,7 +105,7 @@ def analyze_model(
         advance(1)
     if observation.non_finite:
         raise DivergedError(non_finite_message(loaded.path, observation.non_finite))
-    statistics = observation.statistics.summary()
+    statistics = observation.summary()
     nullable = {site.type for site in nullable_sites(loaded.model)}
     if nullable - {"encoder_self"} and text.count > 1:
         for site, counts in shuffled_counts(loaded, text, advance).items():
@@ -140,6 +149,13 @@ class Observation:
         grid = HeadGrid(config.decoder_layers, config.heads)
         self.comparison = None if gold is None else GoldComparison(grid, gold)
         self.statistics = AttentionStatistics(unnormalised_sites(loaded.model))
+        self.sink_free = SinkFreeStatistics(unnormalised_sites(loaded.model))
+        self.roles = RoleStatistics()
+        self.alignment = AlignmentRoles(LinkInformation(grid))
+        classes, nullable = text.word_classes, nullable_sites(loaded.model)
+        self.after_words = (
+            None if classes is None else NullAfterWords(classes, loaded.codec.target, nullable)
+        )
         self.shown: dict[int, PairAttention] = {}
         self.non_finite: list[int] = []  # indices of pairs without finite numbers
 
@@ -154,28 +170,60 @@ class Observation:
             max_length=self.text.max_length,
         )
 
+    def observers(self, batch: PairBatch) -> list[Observer]:
+        """The observers of all measures, for one batch."""
+        positions = BatchPositions.of(batch, self.loaded.codec)
+        observers = [
+            self.statistics.observer(batch.source_visible, batch.target_visible),
+            self.sink_free.observer(batch, positions),
+            self.roles.observer(batch, positions),
+        ]
+        if self.after_words is not None:
+            observers.append(self.after_words.observer(batch))
+        return observers
+
     def look(self, batch: PairBatch) -> list[bool]:
         """Add a batch."""
         shown = [row for row, pair in enumerate(batch.pairs) if pair.index in self.text.shown]
-        add = self.statistics.observer(batch.source_visible, batch.target_visible)
+        aligned = [row for row, pair in enumerate(batch.pairs) if self.needs_links(pair.index)]
+        observers = self.observers(batch)
         seen: dict[Site, npt.NDArray[np.float32]] = {}  # of the pairs in the report
-        cross: dict[Site, npt.NDArray[np.float32]] = {}  # of all pairs
+        cross: dict[Site, npt.NDArray[np.float32]] = {}  # of the pairs whose words are aligned
 
         def observer(site: Site, weights: Tensor, visible: Tensor) -> None:
-            add(site, weights, visible)
+            for observe in observers:
+                observe(site, weights, visible)
             if shown:
                 seen[site] = weights[shown].float().cpu().numpy()
-            if self.comparison is not None and site.type == "cross":
-                cross[site] = weights.float().cpu().numpy()
+            if aligned and site.type == "cross":
+                cross[site] = weights[aligned].float().cpu().numpy()
 
         hidden = run_batch(self.loaded.model, batch, observer)
         self.non_finite += non_finite_pairs(batch, hidden)
         for attention in split_attention([batch.pairs[row] for row in shown], seen):
             self.shown[attention.pair.index] = attention
-        if self.comparison is not None:
-            for attention in split_attention(batch.pairs, cross):
-                self.comparison.add(attention.pair, all_links(attention))
+        for attention in split_attention([batch.pairs[row] for row in aligned], cross):
+            self.add_links(attention.pair, all_links(attention))
         return [True] * len(batch.pairs)
+
+    def needs_links(self, index: int) -> bool:
+        """Whether the words of a pair are aligned."""
+        return self.comparison is not None or index < ALIGNED_PAIRS
+
+    def add_links(self, pair: SegmentedPair, words: Words) -> None:
+        """Add the links of one pair, words [L, H + 1, 2, W]."""
+        if self.comparison is not None:
+            self.comparison.add(pair, words)
+        if pair.index < ALIGNED_PAIRS:
+            self.alignment.add(pair, words)
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """The measures of all sublayers, by type of attention and `layer_N`."""
+        summary = self.statistics.summary()
+        for measure in (self.sink_free, self.roles, self.alignment, self.after_words):
+            if measure is not None and not self.non_finite:
+                measure.add_to(summary)
+        return summary
 
 
 def shuffled_counts(

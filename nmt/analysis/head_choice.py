@@ -141,22 +141,35 @@ class LinkInformation:
         """[L, H + 1, 2] nats per target word; higher is better."""
         if not self.sources:
             return np.zeros(self.grid.shape)
-        sources = np.concatenate(self.sources, axis=1)
-        targets = np.concatenate(self.targets)
-        lengths = [len(words) for words in self.targets]
-        sentences = np.repeat(np.arange(len(lengths)), lengths)
+        total = sum(len(words) for words in self.targets)
         values = [
-            link_information(row, targets, sentences, num_words=len(self._ids)) for row in sources
+            float(self._values(sources).sum() / total)
+            for sources in np.concatenate(self.sources, axis=1)
         ]
         return np.array(values).reshape(self.grid.shape)
 
+    def by_sentence(self, place: tuple[int, int, int]) -> Rates:
+        """[sentences] nats per target word of the links of one head, in the order of `add`."""
+        row = int(np.ravel_multi_index(place, self.grid.shape))
+        values = self._values(np.concatenate([sources[row] for sources in self.sources]))
+        lengths = [len(words) for words in self.targets]
+        sums = np.add.reduceat(np.append(values, 0.0), np.cumsum([0, *lengths[:-1]]))
+        return np.where(np.array(lengths) > 0, sums / np.maximum(lengths, 1), 0.0)
 
-def link_information(sources: Words, targets: Words, sentences: Words, *, num_words: int) -> float:
-    """The score (see `LinkInformation`) of one head for the words [N] of all sentences."""
+    def _values(self, sources: Words) -> Rates:
+        """[N] nats of each target word, linked to the source words [N]."""
+        sentences = np.repeat(np.arange(len(self.targets)), [len(words) for words in self.targets])
+        targets = np.concatenate(self.targets)
+        return link_information(sources, targets, sentences, num_words=len(self._ids))
+
+
+def link_information(sources: Words, targets: Words, sentences: Words, *, num_words: int) -> Rates:
+    """The score [N] (see `LinkInformation`) of each target word by one head, 0 without a link."""
+    values = np.zeros(len(sources))
     linked = sources != NO_LINK
     source, target, sentence = sources[linked], targets[linked], sentences[linked]
     if not len(source):
-        return 0.0
+        return values
     link = source * num_words + target
     together = elsewhere(link, sentence)
     of_target = elsewhere(target, sentence)
@@ -164,7 +177,8 @@ def link_information(sources: Words, targets: Words, sentences: Words, *, num_wo
     in_others = len(source) - np.bincount(sentence)[sentence]
     by_chance = (of_source + 1.0) / (in_others + num_words)
     informed = (together + SMOOTHING * by_chance) / (of_target + SMOOTHING)
-    return float(np.log(informed / by_chance).sum() / len(sources))
+    values[linked] = np.log(informed / by_chance)
+    return values
 
 
 def elsewhere(values: Words, sentences: Words) -> Words:

@@ -15,6 +15,7 @@ from nmt.analysis.results import (
     learned_names,
     mean_density,
 )
+from nmt.analysis.role_tables import role_tables
 from nmt.tables import Table, escape_markdown
 
 NOTHING = "–"
@@ -69,6 +70,7 @@ def all_tables(analysis: Analysis) -> list[Table]:
             digits=2,
         ),
         *(learned_table(models, name) for name in learned_names(models)),
+        *role_tables(models),
     ]
 
 

@@ -28,7 +28,8 @@ LARGE_REPORT = 15_000_000  # bytes; larger pages open slowly
 
 DESCRIPTION = """\
 Measure the attention of one or several models on sentence pairs: sparsity, null rate (also with
-shuffled targets), head diversity, density, entropy, learned parameters of the heads and, with gold
+shuffled targets, and after words of a class), head diversity, density, entropy, attention to sinks
+and the measures without them, roles of heads, learned parameters of the heads and, with gold
 alignments, alignment error rates."""
 
 EPILOG = """\
@@ -62,6 +63,7 @@ def build_parser() -> console.Parser:
     add_path(group, "--source", "source text", required=True)
     add_path(group, "--target", "translation of the source", required=True)
     add_path(group, "--output", "directory for the files", metavar="DIR", required=True)
+    add_word_classes(parser)
     meaning = "number of pairs in the report: the first ones of at most 40 words"
     add_number(group, "--sentences", 50, meaning, type=whole_number)
     add_number(group, "--max-pairs", None, "use only the first N pairs (default: all)")
@@ -70,6 +72,20 @@ def build_parser() -> console.Parser:
     add_reading(group, too_long="are left out, with a warning", precision="float32")
     add_gold(parser)
     return parser
+
+
+def add_word_classes(parser: console.Parser) -> None:
+    """The classes of words after which null rates are counted."""
+    group = parser.add_argument_group("null rates after words of a class")
+    group.add_argument(
+        "--word-list",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="a class of target tokens, one per line, in any case; can be given several times",
+    )
+    meaning = "tags of the target, one for each word that spaces separate; each tag is a class"
+    add_path(group, "--target-tags", meaning)
 
 
 def analyze(arguments: argparse.Namespace) -> None:
@@ -155,6 +171,7 @@ def read_input(arguments: argparse.Namespace) -> "Input":
     """The pairs, read once to check them and to choose those for the report."""
     from nmt.analysis.analyze import Input, look_ahead
     from nmt.analysis.pairs import read_side_by_side
+    from nmt.analysis.word_classes import read_word_classes
 
     def read() -> Iterator[tuple[str, str]]:
         pairs = read_side_by_side(arguments.source, arguments.target, read_text)
@@ -169,6 +186,7 @@ def read_input(arguments: argparse.Namespace) -> "Input":
         read,
         count,
         shown,
+        read_word_classes(arguments.word_list, arguments.target_tags, count=count),
         seed=arguments.seed,
         batch_tokens=arguments.batch_tokens,
         max_length=arguments.max_length,

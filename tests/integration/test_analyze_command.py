@@ -87,7 +87,12 @@ def test_all_files_and_the_numbers_of_the_python_interface(folder: Path, both: P
     layer = rela["statistics"]["cross"]["layer_1"]
     false_rate = layer.pop("shuffled_null_rate")
     false_rates = layer["heads"].pop("shuffled_null_rate")
+    found = {key: layer.pop(key) for key in ("shares", "roles", "without_sinks")}
+    assert layer.pop("layer_null_rate") < layer["null_rate"]
     assert layer == expected["cross"]["layer_1"]
+    assert all(len(shares) == 4 for shares in found["shares"].values())
+    assert {"end symbol", "first token", "alignment"} <= found["shares"].keys()
+    assert found["without_sinks"]["entropy"] != layer["entropy"]
     assert false_rate == shuffled["cross"]["layer_1"]["null_rate"] != layer["null_rate"]
     assert false_rates == shuffled["cross"]["layer_1"]["heads"]["null_rate"]
     gold = Gold(read_gold(folder / "gold"), folder / "gold", development=5)
@@ -111,6 +116,27 @@ def test_the_page_has_words_weights_and_measures(both: Path) -> None:
         [*layer["heads"]["null_rate"], layer["null_rate"]], abs=1e-5
     )
     assert "| rela-g | – |" not in (both / "tables.md").read_text()
+
+
+def test_null_rates_after_words(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "nouns").write_text("man\ndog\ncat\n")
+    (tmp_path / "tags").write_text(
+        "\n".join(" ".join("x" for _ in t.split()) for t in TARGET) + "\n"
+    )
+    options = [f"--word-list=noun={tmp_path / 'nouns'}", f"--target-tags={tmp_path / 'tags'}"]
+    assert (
+        run(folder, tmp_path / "out", "--sentences=0", *options, models=("rela-g", "softmax")) == 0
+    )
+    rela, softmax = json.loads((tmp_path / "out" / "analysis.json").read_text())["models"]
+    layer = rela["statistics"]["cross"]["layer_0"]
+    words = sum(len(target.split()) for target in TARGET)
+    assert layer["null_after"]["x"]["queries"] == words
+    nouns = sum(word in ("MAN", "DOG", "CAT") for target in TARGET for word in target.split())
+    assert layer["null_after"]["noun"]["queries"] == nouns
+    assert "null_after" not in softmax["statistics"]["cross"]["layer_0"]
+    tables = (tmp_path / "out" / "tables.md").read_text()
+    assert "## Null rate after a class of words" in tables
+    assert f"| rela-g | cross-attention | 0 | noun | {nouns} |" in tables
 
 
 def test_batch_size_changes_nothing_and_a_second_run_replaces_the_first(
