@@ -14,6 +14,7 @@ from nmt.bench.result import Result, Speed, speed_fields
 from nmt.bench.synthetic import Shapes, synthetic_config, write_synthetic_corpus
 from nmt.bench.timing import Spread, measure_rounds
 from nmt.bench.work import training_operations
+from nmt.checkpoint.start import start_codec
 from nmt.config.config import Config
 from nmt.data.batching import BatchStream, Update
 from nmt.data.corpus import EncodedCorpus
@@ -70,7 +71,7 @@ class TrainingSpeed(Speed):
 
 def task_of_config(config: Config, updates: int) -> Task:
     """The first updates of a config, on its own data."""
-    prepared = prepare(config)
+    prepared = prepare(config, start=start_codec(config))
     return Task(
         config,
         len(prepared.codec.source.vocabulary),

@@ -4,7 +4,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from nmt.errors import IntegrityError, UserError
 from nmt.model.transformer import Transformer
 from nmt.storage.directories import Writer, bytes_writer, settled
 from nmt.storage.files import storage_errors
-from nmt.storage.manifest import SealedDirectory
+from nmt.storage.manifest import FileEntry, SealedDirectory
 from nmt.storage.tensors import TensorFile, TensorSpec, check_specs, open_tensors, tensors_writer
 
 MODEL = "model.safetensors"
@@ -39,6 +39,7 @@ class LoadedModel:
     codec: Codec
     model: Transformer
     path: Path
+    files: Mapping[str, FileEntry] = field(default_factory=dict)  # that it was read from
 
 
 def load_model(path: Path) -> LoadedModel:
@@ -79,7 +80,7 @@ def read_model(path: Path) -> LoadedModel:
         with torch.no_grad():
             for name, tensor in model.state_dict().items():
                 tensor.copy_(file.tensor(name))
-    return LoadedModel(config, codec, model.eval(), path)
+    return LoadedModel(config, codec, model.eval(), path, directory.entries)
 
 
 def shape_model(config: ModelConfig, codec: Codec, file: TensorFile) -> Transformer:

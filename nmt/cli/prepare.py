@@ -43,7 +43,12 @@ def run_prepare(arguments: argparse.Namespace) -> None:
         prepared = open_prepared(resolved_prepared_dir(config))
         prepared.verify()
     else:
-        prepared = prepare(config)
+        start = None
+        if config.train.start_from is not None:
+            from nmt.checkpoint.start import start_codec  # which imports torch
+
+            start = start_codec(config)
+        prepared = prepare(config, start=start)
     print("\n".join(summary(prepared)), file=sys.stderr)
     if not arguments.verify:
         console.suggest(

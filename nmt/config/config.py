@@ -262,6 +262,8 @@ class TrainConfig:
     keep_last: Annotated[int, Range(2, 1_000_000)] = 5  # checkpoints kept, the newest ones
     average_last: NonNegative = 5  # checkpoints averaged at the end of the run; 0: none
     log_every: Positive = 100  # updates between records of the training loss
+    # a model or run directory whose weights and codec the run starts with; the optimizer is new
+    start_from: Path | None = None
     distributed_timeout: Seconds = 120.0  # until a process without a sign of life counts as dead
 
     @property

@@ -24,6 +24,7 @@ from nmt.config.document import (
 )
 from nmt.config.outside_kinds import load_named_kinds, needed_references
 from nmt.config.schema import Reader, expand, merge, to_yaml
+from nmt.config.start import with_start
 from nmt.errors import ConfigError
 
 EXTENDS = "extends"
@@ -36,7 +37,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises ConfigError with all problems. Paths are relative to the file that contains them, paths
     of overrides to the working directory. If there is no such file, the path may be the name of a
-    built-in config, whose run directory is runs/NAME in the working directory.
+    built-in config, whose run directory is runs/NAME in the working directory. What a config with
+    `train.start_from` leaves open of model and codec is as that model has it.
     """
     problems: list[Problem] = []
     if not path.exists() and str(path) in builtin_configs():
@@ -56,7 +58,12 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
             problems.append(error.problem)
             continue
         changes = merge(changes, change, Config, keep_variants=True)
-    return _build(merge(tree, changes, Config), tree.place, problems)
+    whole = merge(tree, changes, Config)
+    try:
+        whole = with_start(whole)
+    except UnreadableError as error:
+        raise _config_error(str(path), [*problems, error.problem]) from None
+    return _build(whole, tree.place, problems)
 
 
 def builtin_configs() -> list[str]:

@@ -6,7 +6,7 @@ A directory that is up to date is opened; any other one is replaced as a whole.
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -31,13 +31,22 @@ from nmt.errors import DataError, IntegrityError, StorageError
 from nmt.progress import progress_bar
 from nmt.storage.directories import replaced_directory
 from nmt.storage.lock import locked_to_write
-from nmt.storage.manifest import MANIFEST, PREPARED_DATA, SealedDirectory
+from nmt.storage.manifest import MANIFEST, PREPARED_DATA, FileEntry, SealedDirectory
 
 logger = logging.getLogger(__name__)
 
 QUIET_BYTES = 3_000_000_000  # verified without a message, in about two seconds
 CORPUS_FILES = ("train.", "validation.")
+CODEC = "codec of train.start_from"  # the setting with the digest of a codec that was not learned
 VERSIONED = ("nmt", "numpy", "sentencepiece", "subword-nmt", "sacremoses")
+
+
+@dataclass(frozen=True)
+class StartCodec:
+    """The codec of the model that a run starts from, which encodes the data of the run."""
+
+    codec: Codec
+    digest: str  # of its files in the directory of that model
 
 
 @dataclass(frozen=True)
@@ -72,15 +81,22 @@ class Prepared:
         return validation_text(self.directory, side)
 
 
-def prepare(config: Config, *, verify: bool = False, repair: bool = True) -> Prepared:
+def prepare(
+    config: Config,
+    *,
+    start: StartCodec | None = None,
+    verify: bool = False,
+    repair: bool = True,
+) -> Prepared:
     """Prepare the data of a config unless that has been done, and open it.
 
-    With `verify`, data that has been prepared is read completely. Damaged data is prepared again,
-    or raises IntegrityError without `repair`.
+    The codec is that of the `start`, or is learned. With `verify`, data that has been prepared is
+    read completely. Damaged data is prepared again, or raises IntegrityError without `repair`.
     """
+    assert (start is None) == (config.train.start_from is None)
     directory = resolved_prepared_dir(config)
     with locked_to_write(directory) as writable:
-        settings = settings_that_matter(config)
+        settings = settings_that_matter(config, start)
         inputs = prepared_directory.describe_inputs(input_roles(config.data))
         reason = out_of_date(directory, settings, inputs, writable=writable)
         if reason is None:
@@ -100,7 +116,7 @@ def prepare(config: Config, *, verify: bool = False, repair: bool = True) -> Pre
             raise StorageError(f"{directory}: {reason}, and nothing can be written there")
         prepared_directory.check_replaceable(directory)
         logger.info("preparing %s: %s", directory, reason)
-        build(config, directory, inputs)
+        build(config, directory, inputs, start)
         return open_prepared(directory)
 
 
@@ -124,7 +140,7 @@ def open_prepared(directory: Path) -> Prepared:
         )
 
 
-def settings_that_matter(config: Config) -> dict[str, Any]:
+def settings_that_matter(config: Config, start: StartCodec | None = None) -> dict[str, Any]:
     """The settings that the prepared data depends on, as they are read back from JSON."""
     data = config.data
     subword = asdict(data.subword)
@@ -141,6 +157,8 @@ def settings_that_matter(config: Config) -> dict[str, Any]:
         "data.max_line_bytes": data.max_line_bytes,
         "shared vocabulary": shared_vocabulary(config),
     }
+    if start is not None:
+        settings[CODEC] = start.digest
     plain: dict[str, Any] = json.loads(json.dumps(settings))
     return plain
 
@@ -182,6 +200,8 @@ def out_of_date(
     if manifest.about.get("format") != PREPARED_DATA:
         return "it was prepared by another version"
     recorded = manifest.about.get("settings", {})
+    if CODEC in settings:  # data whose codec was learned serves a run that starts with that codec
+        recorded = {CODEC: codec_digest(manifest.files), **recorded}
     settings = with_recorded_choices(settings, recorded)
     if changes := prepared_directory.changed_settings(recorded, settings):
         return f"changed settings ({changes})"
@@ -192,7 +212,18 @@ def out_of_date(
     return None
 
 
-def build(config: Config, directory: Path, inputs: list[dict[str, Any]]) -> None:
+def codec_digest(files: Mapping[str, FileEntry]) -> str:
+    """The digest of the codec in prepared data with these files."""
+    codec = {name: item for name, item in files.items() if not name.startswith(CORPUS_FILES)}
+    return prepared_directory.fingerprint(codec)
+
+
+def build(
+    config: Config,
+    directory: Path,
+    inputs: list[dict[str, Any]],
+    start: StartCodec | None = None,
+) -> None:
     """Make a new prepared directory and put it in place of the old one."""
     about: dict[str, Any] = {}
     # Both sets are read once before the long steps begin, so that errors in them show up early.
@@ -202,11 +233,11 @@ def build(config: Config, directory: Path, inputs: list[dict[str, Any]]) -> None
     with replaced_directory(directory, about) as temporary:
         about |= {
             "format": PREPARED_DATA,
-            "settings": settings_that_matter(config),
+            "settings": settings_that_matter(config, start),
             "inputs": [
                 {**entry, "sha256": prepared_directory.input_sha256(entry)} for entry in inputs
             ],
-            **write_data(config, temporary, total),
+            **write_data(config, temporary, total, start),
             "versions": {name: version(name) for name in VERSIONED},
         }
         if prepared_directory.describe_inputs(input_roles(config.data)) != inputs:
@@ -215,11 +246,13 @@ def build(config: Config, directory: Path, inputs: list[dict[str, Any]]) -> None
             )
 
 
-def write_data(config: Config, directory: Path, total: int) -> dict[str, Any]:
+def write_data(
+    config: Config, directory: Path, total: int, start: StartCodec | None
+) -> dict[str, Any]:
     """Write the codec and the corpora; returns their description for the manifest."""
     data = config.data
     workers = data.workers or available_cores()
-    codec = learn_codec(config, total, workers=workers)
+    codec = start.codec if start is not None else learn_codec(config, total, workers=workers)
     codec.save(directory)
     train = encode_training(data, directory, codec, total=total, workers=workers)
     validation = encode_validation(data, directory, codec)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import torch
 
+from nmt.checkpoint.start import start_codec
 from nmt.config.config import Config, ParallelFiles
 from nmt.data.batching import BatchStream, make_batch, plan_epoch
 from nmt.data.encoding_choice import choose_encoding, num_subwords
-from nmt.data.prepare import Prepared, count_pairs, evenly, prepare, read
+from nmt.data.prepare import Prepared, StartCodec, count_pairs, evenly, prepare, read
 from nmt.data.text import LineWriter, ReadStatistics
 from nmt.model.summary import summarize
 from nmt.model.transformer import Transformer
@@ -131,8 +132,9 @@ def make_plan(config: Config) -> TrainingPlan:
         torch.set_num_threads(config.train.threads)
     pairs = count_pairs(config.data, config.data.train, "reading training text")
     config = replace(config, data=choose_encoding(config.data, pairs=pairs))
+    start = start_codec(config)
     with tempfile.TemporaryDirectory(prefix="nmt-plan-") as name:
-        prepared = prepare_sample(config, Path(name), pairs)
+        prepared = prepare_sample(config, Path(name), pairs, start)
         corpora, vocabulary = prepared.about["corpora"], prepared.about["vocabulary"]
         train = corpora["train"]
         parameters, seconds = measure_training(config, prepared)
@@ -152,7 +154,9 @@ def make_plan(config: Config) -> TrainingPlan:
         )
 
 
-def prepare_sample(config: Config, directory: Path, pairs: int) -> Prepared:
+def prepare_sample(
+    config: Config, directory: Path, pairs: int, start: StartCodec | None
+) -> Prepared:
     """Prepare an even sample of the training text, and all of the validation text."""
     files = ParallelFiles((directory / "sample.source",), (directory / "sample.target",))
     sample = evenly(
@@ -163,7 +167,7 @@ def prepare_sample(config: Config, directory: Path, pairs: int) -> Prepared:
             source.write(pair.source)
             target.write(pair.target)
     data = replace(config.data, train=files, prepared_dir=directory / "prepared")
-    return prepare(replace(config, data=data))
+    return prepare(replace(config, data=data), start=start)
 
 
 def updates_per_epoch(config: Config, prepared: Prepared, *, scale: float) -> float:

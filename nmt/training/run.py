@@ -4,16 +4,19 @@ import logging
 import os
 from contextlib import nullcontext
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import torch
 
+from nmt.checkpoint.start import Start, begun_codec, read_start, transfer
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config, resolved_prepared_dir
 from nmt.config.loading import dump_config
 from nmt.data.batching import make_batch
 from nmt.data.prepare import (
     Prepared,
+    StartCodec,
     input_roles,
     out_of_date,
     prepare,
@@ -66,10 +69,11 @@ def train(config: Config, stop: StopRequest, *, inspect: Inspection) -> int:
                 check_resumable(saved.config, config, directory=str(config.run_dir))
             if team.is_main:
                 stop.before_leaving = partial(record_stop, config.run_dir, saved)
-            prepared = prepared_data(config, saved, team)
+            start = read_start(config) if saved is None else None
+            prepared = prepared_data(config, saved, team, start=codec_to_start_with(saved, start))
             config = with_prepared_choices(config, prepared)
             trainer = build_trainer(
-                config, team, prepared, store=store, saved=saved, inspect=inspect
+                config, team, prepared, store=store, saved=saved, start=start, inspect=inspect
             )
             stop.defer()
             return run(trainer, team, stop)
@@ -89,12 +93,23 @@ def find_saved_run(store: CheckpointStore, team: Processes) -> SavedRun | None:
     return None if path is None else read_saved_run(Path(path))
 
 
-def prepared_data(config: Config, saved: SavedRun | None, team: Processes) -> Prepared:
+def codec_to_start_with(saved: SavedRun | None, start: Start | None) -> StartCodec | None:
+    """The codec that a run does not learn; one that has begun has it in its checkpoint."""
+    if start is not None:
+        return start.codec
+    if saved is None or saved.state.started_from is None:
+        return None
+    return begun_codec(saved.directory.path, saved.state.started_from)
+
+
+def prepared_data(
+    config: Config, saved: SavedRun | None, team: Processes, *, start: StartCodec | None
+) -> Prepared:
     """The prepared data, verified; a run that has begun never has its data exchanged under it."""
     directory = resolved_prepared_dir(config)
     if saved is not None and directory.exists():
         inputs = describe_inputs(input_roles(config.data))
-        change = out_of_date(directory, settings_that_matter(config), inputs)
+        change = out_of_date(directory, settings_that_matter(config, start), inputs)
         if change is not None:
             raise ConfigError(
                 f"{config.run_dir} was trained on other data: {change}; go on with the same data, "
@@ -102,7 +117,8 @@ def prepared_data(config: Config, saved: SavedRun | None, team: Processes) -> Pr
             )
     # One process per machine reads everything. Alone, it may also make damaged data again.
     verify = int(os.environ.get("LOCAL_RANK", "0")) == 0
-    prepared = prepare(config, verify=verify, repair=saved is None and team.size == 1)
+    repair = saved is None and team.size == 1
+    prepared = prepare(config, start=start, verify=verify, repair=repair)
     if saved is not None and saved.data_fingerprint != prepared.fingerprint:
         raise ConfigError(
             f"{config.run_dir} was trained on other data than {prepared.directory} holds now "
@@ -119,6 +135,7 @@ def build_trainer(
     *,
     store: CheckpointStore,
     saved: SavedRun | None,
+    start: Start | None,
     inspect: Inspection,
 ) -> Trainer:
     """Build the model, and restore it if the run has begun; else see whether it can."""
@@ -129,6 +146,10 @@ def build_trainer(
         source_vocabulary_size=len(prepared.codec.source.vocabulary),
         target_vocabulary_size=len(prepared.codec.target.vocabulary),
     ).to(team.device)
+    if start is not None:
+        state.started_from = start.record()
+        logger.info("start: %s (SHA-256 %.12s)", *itemgetter("path", "sha256")(start.record()))
+        logger.info("%s", transfer(start.loaded, model))
     loss = TranslationLoss(model, smoothing=config.train.label_smoothing)
     first = make_batch(prepared.train, torch.zeros(1, dtype=torch.int64).numpy())
     updater = Updater(loss, config, team, idle_batch=first)

@@ -32,14 +32,22 @@ class TrainingState:
     lowest_loss: float | None = None  # of any divergence window
     high_windows: int = 0  # divergence windows in a row far above the lowest
     alignment_head: dict[str, Any] | None = None  # which cross-attention head aligns words best
+    # the model that the run started from: its path and digests, and its score on validation data
+    started_from: dict[str, Any] | None = None
     loss_scale: float = 65536.0  # float16 only
     updates_since_overflow: int = 0
     log_sums: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))
     watch_sums: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as a dictionary for state.json; Python's floats survive JSON bit for bit."""
-        return dataclasses.asdict(self)
+        """The state as a dictionary for state.json; Python's floats survive JSON bit for bit.
+
+        Without a start there is no word of it, so that earlier versions read the state, too.
+        """
+        values = dataclasses.asdict(self)
+        if self.started_from is None:
+            del values["started_from"]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainingState":

@@ -84,13 +84,17 @@ class Trainer:
         self.updater.loss.train()
         with ExitStack() as stack:
             if self.processes.is_main:
-                log = RunLog(config.run_dir, update=state.update, failures=self.failures)
+                # A start is validated as update 0: of a run without a checkpoint no record stays.
+                log = RunLog(config.run_dir, update=state.update or -1, failures=self.failures)
                 self.log = stack.enter_context(log)
             bar = stack.enter_context(self.bar())
             updates = stack.enter_context(closing(self.updates()))
             self.started = time.monotonic()
             self.agreement = StopAgreement(self.processes)
             self.pace = Pace(config, update=state.update)
+            if state.update == 0 and state.started_from is not None:
+                self.validate()
+                state.started_from["score"] = state.best_score
             while not self.finished():
                 update = next(updates)
                 result = self.updater.run(update, state)
@@ -296,9 +300,11 @@ class Trainer:
         """The best score and its update, for the last log line of the run."""
         if self.state.best_score is None:
             return "none: no validation was due"
-        return (
+        text = (
             f"{self.config.validate.metric} {self.state.best_score:.2f} at {self.state.best_update}"
         )
+        score = (self.state.started_from or {}).get("score")
+        return text if score is None else f"{text} ({score:.2f} at the start)"
 
 
 @contextmanager

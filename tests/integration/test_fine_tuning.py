@@ -1,0 +1,208 @@
+"""A run that starts from a trained model: its weights and codec, and nothing else of it."""
+
+import json
+import re
+import shutil
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.runs import (
+    die_at_call,
+    newest,
+    outcome,
+    tiny_config,
+    train_in_child,
+    train_in_children,
+    write_run,
+)
+
+from nmt.cli import prepare, train
+from nmt.storage.hashing import file_sha256
+from nmt.training.saving import Saver
+from nmt.training.update import Updater
+
+KILLED = -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a finished run to start from, and the text of another domain."""
+    directory = tmp_path_factory.mktemp("base")
+    assert train_in_child(write_run(directory)) == 0
+    for name in ("train", "validation"):
+        for side in ("src", "tgt"):
+            text = (directory / "data" / f"{name}.{side}").read_text(encoding="utf-8")
+            other = "".join(f"{line} klm ab\n" for line in text.splitlines())
+            (directory / "data" / f"other_{name}.{side}").write_text(other, encoding="utf-8")
+    return directory
+
+
+def settings(base: Path, directory: Path, **train_settings: Any) -> dict[str, Any]:
+    """A run on the other text that starts from the base; model and codec are left out."""
+    config = tiny_config(directory, start_from=str(base / "run"), **train_settings)
+    config["data"] = {
+        "train": {side: f"data/other_train.{end}" for side, end in SIDES},
+        "validation": {side: f"data/other_validation.{end}" for side, end in SIDES},
+        "workers": 1,
+    }
+    del config["model"]
+    config["validate"]["beam"] = 0
+    return config
+
+
+SIDES = (("source", "src"), ("target", "tgt"))
+
+
+def fresh(base: Path, directory: Path, config: dict[str, Any] | None = None) -> Path:
+    shutil.copytree(base / "data", directory / "data")
+    return write_run(directory, config or settings(base, directory))
+
+
+def records(run_dir: Path, event: str) -> list[dict[str, Any]]:
+    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record for record in map(json.loads, lines) if record["event"] == event]
+
+
+@pytest.fixture(scope="module")
+def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished, undisturbed run that started from the base."""
+    directory = tmp_path_factory.mktemp("tuned")
+    assert train_in_child(fresh(base, directory)) == 0
+    return directory
+
+
+def test_the_first_loss_on_the_old_data_is_the_last_of_the_old_model(
+    base: Path, tmp_path: Path
+) -> None:
+    config = tiny_config(tmp_path, start_from=str(base / "run" / "best"), max_updates=5)
+    config["train"]["schedule"]["warmup"] = 1
+    del config["model"], config["data"]["subword"]
+    assert train_in_child(fresh(base, tmp_path, config)) == 0
+    state = json.loads((base / "run" / "best" / "state.json").read_bytes())["training"]
+    first = records(tmp_path / "run", "validation")[0]
+    assert first["update"] == 0
+    assert first["loss"] == state["best_score"]
+
+
+def test_the_codec_is_that_of_the_start(base: Path, tuned: Path) -> None:
+    for name in ("joint.codes", "source.vocabulary", "target.vocabulary", "codec.json"):
+        expected = (base / "run" / "best" / name).read_bytes()
+        assert (tuned / "run" / "prepared" / name).read_bytes() == expected
+        assert (newest(tuned / "run") / name).read_bytes() == expected
+
+
+def test_the_run_records_what_it_started_from(base: Path, tuned: Path) -> None:
+    start = base / "run" / "best"  # whose loss is lower than that of the average
+    record = json.loads((newest(tuned / "run") / "state.json").read_bytes())["training"]
+    assert record["started_from"]["path"] == str(start)
+    assert record["started_from"]["sha256"] == file_sha256(start / "model.safetensors")
+    first = records(tuned / "run", "validation")[0]
+    assert record["started_from"]["score"] == first["loss"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "count"),
+    [(Updater, "backward", 3), (Saver, "prune", 2)],
+)
+def test_a_killed_run_never_reads_its_start_again(
+    base: Path, tuned: Path, tmp_path: Path, owner: type, name: str, count: int
+) -> None:
+    config = fresh(base, tmp_path)
+    shutil.copytree(base / "run", tmp_path / "start")
+    text = config.read_text(encoding="utf-8").replace(str(base / "run"), "start")
+    config.write_text(text, encoding="utf-8")
+    assert train_in_child(config, partial(die_at_call, owner, name, count)) == KILLED
+    if (tmp_path / "run" / "checkpoints").exists():
+        shutil.rmtree(tmp_path / "start")
+        shutil.rmtree(tmp_path / "run" / "prepared")  # it is made again with the codec of the run
+    assert train_in_child(config) == 0
+    expected, found = outcome(tuned / "run"), outcome(tmp_path / "run")
+    for state in (expected["state"], found["state"]):
+        state["started_from"].pop("path")
+    assert found == expected
+
+
+def test_two_processes_start_and_resume_as_one(base: Path, tuned: Path, tmp_path: Path) -> None:
+    config = fresh(base, tmp_path)
+
+    def sabotage(rank: int) -> None:
+        if rank == 1:
+            die_at_call(Updater, "step", 14)
+
+    assert train_in_children(config, 2, sabotage)[1] == KILLED
+    assert train_in_children(config, 2) == [0, 0]
+    for one, other in zip(
+        records(tmp_path / "run", "validation"), records(tuned / "run", "validation"), strict=True
+    ):
+        assert one["loss"] == pytest.approx(other["loss"], abs=0.05)  # other dropout masks
+    assert records(tmp_path / "run", "validation")[0]["loss"] == pytest.approx(
+        records(tuned / "run", "validation")[0]["loss"], rel=1e-6
+    )
+
+
+def test_other_kinds_of_attention_take_all_that_fits(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = settings(base, tmp_path, max_updates=1, save_every=1)
+    config["train"]["schedule"]["warmup"] = 1
+    config["train"]["learning_rate"] = 1e-9
+    config["model"] = {
+        "attention": {"encoder_self": {"kind": "entmax", "alpha": "learned"}, "cross": "rela-i"}
+    }
+    assert train.main(["--config", str(fresh(base, tmp_path, config))]) == 0
+    log = capsys.readouterr().err
+    assert "taken: 34 tensors (decoder, encoder, own_source_embedding, target_embedding)" in log
+    drawn = "decoder.*.cross_attention.core.norm, encoder.*.self_attention.core.weights"
+    assert f"drawn: 2 tensors ({drawn})" in log
+    assert "left out: 2 tensors (decoder.*.cross_attention.core.norm)" in log
+    before = load_file(base / "run" / "best" / "model.safetensors")
+    after = load_file(newest(tmp_path / "run") / "model.safetensors")
+    both = before.keys() & after.keys()
+    same = {name for name in both if torch.allclose(before[name], after[name], atol=1e-7)}
+    assert len(same) == 34
+    gain = "decoder.0.cross_attention.core.norm.gain"
+    assert gain not in same  # of another kind, though it has the same name
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.dim=32", "does not fit .*: model.dim: 16 -> 32; leave these keys out"),
+        ("model.tie_embeddings=none", "model.tie_embeddings: target -> none"),
+        ("data.subword.kind=none", "data.subword.kind: bpe -> none"),
+        ("data.target_language=de", "data.target_language: yy -> de"),
+        ("train.start_from=nowhere", "train.start_from: expected a model or run directory"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_one_line(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str, message: str
+) -> None:
+    config = fresh(base, tmp_path)
+    for command in (train, prepare):
+        assert command.main(["--config", str(config), override]) == 2
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert sum(line.startswith("nmt-") for line in lines) == 1
+        assert re.search(message, lines[-1])
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_prepared_data_depends_on_the_codec_of_the_start(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_config(tmp_path, start_from=str(base / "run"))
+    del config["model"], config["data"]["subword"]
+    path = fresh(base, tmp_path, config)
+    shutil.copytree(base / "prepared", tmp_path / "prepared")
+    assert prepare.main(["--config", str(path)]) == 0
+    assert "up to date" in capsys.readouterr().err  # the same text in the same codec
+    other = write_run(tmp_path / "other", tiny_config(tmp_path / "other", max_updates=2))
+    overrides = ["data.subword.merges=4", "train.schedule.warmup=1", "train.save_every=1"]
+    assert train.main(["--config", str(other), *overrides]) == 0
+    capsys.readouterr()
+    assert prepare.main(["--config", str(path), f"train.start_from={tmp_path / 'other/run'}"]) == 0
+    assert "codec of train.start_from" in capsys.readouterr().err  # the reason to prepare it again
