@@ -33,6 +33,7 @@ class Installation:
 
     version: str
     kind: str  # editable | wheel | source tree
+    tags: list[str]  # the platforms that the wheel is for, such as py3-none-any
     path: str
     kernels: list[str]  # the builds of the kernels in C that came with it
     environment: str | None  # the virtual environment that runs; None: there is none
@@ -53,6 +54,7 @@ def examine_installation() -> Installation:
     return Installation(
         version="unknown" if installed is None else installed.version,
         kind=installation_kind(installed),
+        tags=wheel_tags(installed),
         path=str(Path(nmt.__file__).parent),
         kernels=[name for name in BUILDS if build_path(name).exists()],
         environment=sys.prefix if sys.prefix != sys.base_prefix else os.environ.get("CONDA_PREFIX"),
@@ -69,6 +71,12 @@ def installation_kind(installed: Distribution | None) -> str:
         return "source tree"
     origin = json.loads(installed.read_text("direct_url.json") or "{}")
     return "editable" if origin.get("dir_info", {}).get("editable") else "wheel"
+
+
+def wheel_tags(installed: Distribution | None) -> list[str]:
+    """The tags of the wheel that was installed: for any platform without the kernels in C."""
+    lines = ((installed and installed.read_text("WHEEL")) or "").splitlines()
+    return sorted(line.removeprefix("Tag: ") for line in lines if line.startswith("Tag: "))
 
 
 def find_compiler() -> str | None:

@@ -69,7 +69,10 @@ def installation_rows(installation: Installation) -> Iterator[tuple[str, str]]:
     """How the package was installed."""
     yield "version", installation.version
     kernels = "with kernels in C" if installation.kernels else "without kernels in C"
-    yield "installed", f"{installation.kind}, {kernels}, in {installation.path}"
+    kind = installation.kind
+    if kind == "wheel":
+        kind = " ".join((kind, *installation.tags))
+    yield "installed", f"{kind}, {kernels}, in {installation.path}"
     yield "virtual environment", installation.environment or "none"
     if installation.commands is None:
         yield "commands", "not on PATH; activate the environment"

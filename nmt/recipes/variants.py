@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from nmt.recipes.corpus import Layout
     from nmt.recipes.stages import Run
 
+PACKAGED = Path(nmt.__file__).parent / "builtin" / "recipes"  # a wheel has them, a clone has not
+
 
 def make_run(
     directory: Path,
@@ -37,11 +39,12 @@ def make_run(
     recipe = replace(recipe, train=left)
     config_path = find_variant(configs_of(directory), variant or recipe.variant)
     task = directory.name if recipe_name == "recipe" else f"{directory.name}-{recipe_name}"
-    data = directory.parent.parent / "data"
+    root = root_of(directory)
+    data = root / "data"
     layout = Layout(data / task, data / "downloads", recipe.languages)
     overrides = [*recipe.overrides]
-    if task != directory.name:
-        runs = directory.parent.parent / "runs" / task
+    if task != directory.name or root != directory.parent.parent:
+        runs = root / "runs" / task
         overrides += other_paths(layout, recipe.validation.name, runs, config_path.stem)
     overrides += [word for word in settings if word not in cleaning]
     config = load_run_config(config_path, overrides, layout, recipe)
@@ -49,8 +52,14 @@ def make_run(
 
 
 def recipe_folders() -> list[Path]:
-    """Where recipes are looked for by name: here, then in the project that nmt belongs to."""
-    return list(dict.fromkeys([Path.cwd() / "recipes", Path(nmt.__file__).parents[1] / "recipes"]))
+    """Where recipes are looked for by name: here, in the clone of nmt, in the installed package."""
+    clone = Path(nmt.__file__).parents[1] / "recipes"
+    return list(dict.fromkeys([Path.cwd() / "recipes", clone, PACKAGED]))
+
+
+def root_of(directory: Path) -> Path:
+    """Where a recipe has its data and runs: its clone, or here for one of the installed package."""
+    return Path.cwd() if directory.parent == PACKAGED else directory.parent.parent
 
 
 def list_recipes() -> list[str]:
@@ -60,7 +69,7 @@ def list_recipes() -> list[str]:
         if names := sorted(path.parent.name for path in folder.glob("*/recipe.toml")):
             return names
     looked = " and ".join(str(folder) for folder in folders)
-    raise ConfigError(f"no recipes in {looked}; run the command in a clone of the project")
+    raise ConfigError(f"no recipes in {looked}; install nmt again")
 
 
 def find_recipe(name: Path) -> Path:

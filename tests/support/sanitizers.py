@@ -6,7 +6,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,13 +44,12 @@ def build(directory: Path, extra: Sequence[str], names: Sequence[str] = ()) -> P
         return made
     partial = directory / f"{made.name}.{os.getpid()}"
     partial.mkdir(parents=True)
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
 
     def compile_one(item: tuple[str, list[str]]) -> None:
         name, flags = item
         command = ["gcc", *setup["FLAGS"], *flags, *extra, "-fPIC", "-shared", "-lm"]
         sources = [str(path) for path in files if path.suffix == ".c"]
-        output = ["-o", str(partial / f"{name}{suffix}")]
+        output = ["-o", str(partial / f"{name}.so")]
         done = subprocess.run([*command, *sources, *output], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 

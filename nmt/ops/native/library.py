@@ -9,7 +9,6 @@ those with sanitizers. They share torch's threads, so torch is imported first.
 import ctypes
 import logging
 import os
-import sysconfig
 from functools import cache
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def processor_flags() -> set[str]:
 def build_path(name: str) -> Path:
     """The file of a build, whether it is there or not."""
     directory = Path(os.environ.get("NMT_KERNELS") or Path(__file__).parent)
-    return directory / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return directory / f"{name}.so"
 
 
 def builds() -> list[Path]:
