@@ -4,7 +4,7 @@ Shapes: B sentences, H heads, Q queries, K keys.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from nmt.analysis.word_classes import NullAfterWords, WordClasses
 from nmt.checkpoint.model_directory import LoadedModel
 from nmt.config.config import SublayerAttentionConfig
 from nmt.decoding.alignment import Words
+from nmt.decoding.translator import Translator
 from nmt.errors import DivergedError
 from nmt.model.observe import Observer, Site, learned_parameters
 from nmt.model.summary import summarize
@@ -70,6 +71,7 @@ class ModelAnalysis:
 
     result: ModelResult
     shown: dict[int, PairAttention]  # by index; pairs that are too long are missing
+    translations: dict[int, str]  # the model's own of the same sources
     skipped: int  # number of pairs that are too long
 
 
@@ -126,7 +128,23 @@ def analyze_model(
         statistics=statistics,
         aer=observation.comparison.table() if observation.comparison else None,
     )
-    return ModelAnalysis(result, observation.shown, skipped)
+    translations = translate_shown(loaded, text, observation.shown)
+    return ModelAnalysis(result, observation.shown, translations, skipped)
+
+
+def translate_shown(
+    loaded: LoadedModel, text: Input, shown: Mapping[int, PairAttention]
+) -> dict[int, str]:
+    """The model's own translations of the sources in the report, by index."""
+    sources = {place: source for place, (source, _) in enumerate(text.read()) if place in shown}
+    translator = Translator.from_model(
+        loaded.model,
+        loaded.codec,
+        loaded.config.decode,
+        max_source_length=loaded.config.data.max_length,
+    )
+    translations = translator.translate(list(sources.values()))
+    return {place: one.text for place, one in zip(sources, translations, strict=True)}
 
 
 def non_finite_message(path: Path, indices: Sequence[int]) -> str:

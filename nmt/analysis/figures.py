@@ -1,7 +1,7 @@
-"""The figures of the papers from an analysis, as PNG files in memory."""
+"""The figures of the papers from an analysis, as PNG and PDF files in memory."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,17 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from nmt.analysis.plotting import COLOURS, GREY, legend, look, new_figure, png, styled
+from nmt.analysis.plotting import (
+    COLOURS,
+    GREY,
+    TITLE_SIZE,
+    legend,
+    look,
+    new_figure,
+    png,
+    render,
+    styled,
+)
 from nmt.analysis.results import LANDMARKS, TYPES, Analysis, ModelResult, diversity, learned_names
 
 NULL_COLOUR = "#F6D3B3"
@@ -28,12 +38,36 @@ Weights = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure; `name` is the file name without its suffix."""
+    """The files of a figure; `name` is the file name without its suffix."""
 
     name: str
     title: str
     caption: str
     png: bytes
+    pdf: bytes | None = None
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """The names and contents of the files."""
+        yield f"{self.name}.png", self.png
+        if self.pdf is not None:
+            yield f"{self.name}.pdf", self.pdf
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that is not a file yet; `text` names the sentences that it is about."""
+
+    name: str
+    title: str
+    text: str
+    caption: str
+    figure: Figure
+
+    def render(self, *, pdf: bool) -> Picture:
+        """The files, with a title in the figure that tells it apart from those of other models."""
+        self.figure.suptitle(f"{self.title}, {self.text}", fontsize=TITLE_SIZE, wrap=True)
+        file = render(self.figure, "pdf") if pdf else None
+        return Picture(self.name, self.title, self.caption, png(self.figure), file)
 
 
 @dataclass(frozen=True)
@@ -42,25 +76,33 @@ class HeadWeights:
 
     model: str
     layer: int
+    sentence: int  # its number in the text, from 1
     queries: Sequence[str]
     keys: Sequence[str]
     heads: dict[int, Weights]  # by number: [Q, K]
     normalised: bool = False  # whether weights sum to 1
 
 
-def all_pictures(analysis: Analysis, heads: Sequence[HeadWeights]) -> list[Picture]:
+def all_pictures(
+    analysis: Analysis, heads: Sequence[HeadWeights], *, pdf: bool = False
+) -> list[Picture]:
     """Every figure that the analysis has numbers for."""
     with styled():
-        pictures = [
-            sparsity_picture(analysis),
-            alignment_picture(analysis),
-            diversity_picture(analysis),
-            null_picture(analysis),
-            *(heads_picture(number, one) for number, one in enumerate(heads)),
-            density_picture(analysis),
-            *(learned_picture(analysis, name) for name in learned_names(analysis.models)),
+        drawings = [
+            sparsity_drawing(analysis),
+            alignment_drawing(analysis),
+            diversity_drawing(analysis),
+            null_drawing(analysis),
+            *(heads_drawing(number, one, analysis.source) for number, one in enumerate(heads)),
+            density_drawing(analysis),
+            *(learned_drawing(analysis, name) for name in learned_names(analysis.models)),
         ]
-    return [picture for picture in pictures if picture is not None]
+        return [drawing.render(pdf=pdf) for drawing in drawings if drawing is not None]
+
+
+def whole_text(analysis: Analysis) -> str:
+    """The text of a figure about all sentence pairs."""
+    return f"{analysis.pairs:,} pairs of {analysis.source} and {analysis.target}"
 
 
 def model_entries(models: Sequence[ModelResult]) -> dict[str, Any]:
@@ -68,16 +110,26 @@ def model_entries(models: Sequence[ModelResult]) -> dict[str, Any]:
     return {model.name: Line2D([], [], **look(number)) for number, model in enumerate(models)}
 
 
-def three_panels(figure: Figure, ylabel: str) -> dict[str, Axes]:
-    """Axes by type of attention that share their scale; the x axis is the layer."""
-    row = figure.subplots(1, len(TYPES), sharey=True)
-    panels = dict(zip(TYPES, row, strict=True))
+def types_with(analysis: Analysis, present: Callable[[dict[str, Any]], bool]) -> list[str]:
+    """The types of attention with a layer for which `present` holds, in any model."""
+    return [
+        type_
+        for type_ in TYPES
+        if any(present(layer) for model in analysis.models for layer in model.layers(type_))
+    ]
+
+
+def panels_by_type(types: Sequence[str], ylabel: str) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with axes by type of attention that share their scale; the x axis is the layer."""
+    figure = new_figure(3.0 + 2.0 * len(types), 3.2)
+    row = figure.subplots(1, len(types), sharey=True, squeeze=False)[0]
+    panels = dict(zip(types, row, strict=True))
     for type_, axes in panels.items():
         axes.set_title(TYPES[type_])
         axes.set_xlabel("layer")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panels["encoder_self"].set_ylabel(ylabel)
-    return panels
+    row[0].set_ylabel(ylabel)
+    return figure, panels
 
 
 def by_layer(axes: Axes, values: Sequence[float], **options: Any) -> None:
@@ -87,12 +139,15 @@ def by_layer(axes: Axes, values: Sequence[float], **options: Any) -> None:
     axes.set_xlim(min(low, -0.3), max(high, len(values) - 0.7))
 
 
-def layer_picture(
-    analysis: Analysis, value: Callable[[dict[str, Any]], float], *, ylabel: str
+def layer_figure(
+    analysis: Analysis,
+    types: Sequence[str],
+    value: Callable[[dict[str, Any]], float],
+    *,
+    ylabel: str,
 ) -> Figure:
     """A figure with one curve per model and type of attention."""
-    figure = new_figure(9.0, 3.0)
-    panels = three_panels(figure, ylabel)
+    figure, panels = panels_by_type(types, ylabel)
     for number, model in enumerate(analysis.models):
         for type_, axes in panels.items():
             values = [value(layer) for layer in model.layers(type_)]
@@ -116,28 +171,34 @@ def line_styles(solid: str, dashed: str) -> dict[str, Any]:
     return {solid: Line2D([], [], color=GREY), dashed: Line2D([], [], color=GREY, linestyle="--")}
 
 
-def sparsity_picture(analysis: Analysis) -> Picture:
-    """Figure 3."""
-    figure = layer_picture(
-        analysis, lambda layer: 100 * float(layer["sparsity"]), ylabel="sparsity rate (%)"
+def sparsity_drawing(analysis: Analysis) -> Drawing | None:
+    """Figure 3, for the types of attention in which any weight is exactly 0."""
+    types = types_with(analysis, lambda layer: layer["sparsity"] > 0)
+    if not types:
+        return None
+    figure = layer_figure(
+        analysis, types, lambda layer: 100 * float(layer["sparsity"]), ylabel="sparsity rate (%)"
     )
     figure.axes[0].set_ylim(0, 100)
-    caption = "Share of the visible weights that are exactly 0, mean over the heads of a layer"
-    return Picture("sparsity", "Sparsity rate", caption, png(figure))
+    caption = (
+        "Share of the visible weights that are exactly 0, mean over the heads of a layer. Types of "
+        "attention without zeros are not shown"
+    )
+    return Drawing("sparsity", "Sparsity rate", whole_text(analysis), caption, figure)
 
 
-def diversity_picture(analysis: Analysis) -> Picture:
+def diversity_drawing(analysis: Analysis) -> Drawing:
     """Figure 5."""
-    figure = layer_picture(analysis, diversity, ylabel="JS divergence (nats)")
+    figure = layer_figure(analysis, list(TYPES), diversity, ylabel="JS divergence (nats)")
     figure.axes[0].set_ylim(0, 1.05 * figure.axes[0].get_ylim()[1])
     caption = (
-        "Jensen-Shannon divergence of the heads of a layer; higher means that they differ more. "
+        "How much the heads of a layer differ (Jensen-Shannon divergence): 0 if all are alike. "
         "ReLA at temperature 1"
     )
-    return Picture("diversity", "Head diversity", caption, png(figure))
+    return Drawing("diversity", "Head diversity", whole_text(analysis), caption, figure)
 
 
-def alignment_picture(analysis: Analysis) -> Picture | None:
+def alignment_drawing(analysis: Analysis) -> Drawing | None:
     """Figure 4."""
     rated = [model for model in analysis.models if model.aer is not None]
     if not rated:
@@ -159,19 +220,20 @@ def alignment_picture(analysis: Analysis) -> Picture | None:
     styles = line_styles("best head", "layer attention")
     legend(figure, {**model_entries(analysis.models), **styles})
     caption = (
-        "Error rate of the links of the best head of each layer (solid) and of the layer "
-        "attention, the mean of its heads (dashed); lower is better. Normal: weights of the step "
+        "How far links differ from the gold alignments: 0 % is equal, and lower is better. Solid: "
+        "the best head of each layer. Dashed: the mean of its heads. Normal: weights of the step "
         "that predicts a word. Shifted: weights of the step that reads it"
     )
-    return Picture("alignment", "Alignment error rate", caption, png(figure))
+    title = "Alignment error rate"
+    return Drawing("alignment", title, whole_text(analysis), caption, figure)
 
 
-def null_picture(analysis: Analysis) -> Picture | None:
-    """Figure 6."""
-    if not any(any(model.nullable.values()) for model in analysis.models):
+def null_drawing(analysis: Analysis) -> Drawing | None:
+    """Figure 6, for the types of attention in which a query can attend to nothing."""
+    types = [type_ for type_ in TYPES if any(model.nullable[type_] for model in analysis.models)]
+    if not types:
         return None
-    figure = new_figure(9.0, 3.0)
-    panels = three_panels(figure, "null rate (%)")
+    figure, panels = panels_by_type(types, "null rate (%)")
     shown: dict[str, Any] = {}
     for number, model in enumerate(analysis.models):
         for type_, axes in panels.items():
@@ -183,26 +245,19 @@ def null_picture(analysis: Analysis) -> Picture | None:
             if any("shuffled_null_rate" in layer for layer in layers):
                 shuffled = [layer.get("shuffled_null_rate", 0.0) for layer in layers]
             solid_and_dashed(axes, number, [layer["null_rate"] for layer in layers], shuffled)
-    for type_, axes in panels.items():
-        if not axes.lines:
-            place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center"}
-            text = "never null: weights sum to 1"
-            axes.text(0.5, 0.5, text, color=GREY, backgroundcolor="white", **place)
-            axes.set_xlim(-0.3, max(len(model.layers(type_)) for model in analysis.models) - 0.7)
     figure.axes[0].set_ylim(0, 1.05 * figure.axes[0].get_ylim()[1])
     legend(figure, {**shown, **line_styles("translations", "shuffled targets")})
     caption = (
         "Share of the queries that attend to nothing, mean over the heads of a layer. Dashed: each "
-        "source with the target of another pair. Models that are not shown always attend to "
-        "something"
+        "source with the target of another pair. Models and types of attention that are not shown "
+        "always attend to something"
     )
-    return Picture("null_rate", "Null rate", caption, png(figure))
+    return Drawing("null_rate", "Null rate", whole_text(analysis), caption, figure)
 
 
-def density_picture(analysis: Analysis) -> Picture:
+def density_drawing(analysis: Analysis) -> Drawing:
     """A histogram of the number of non-zero weights, by type (second paper)."""
-    figure = new_figure(9.0, 3.0)
-    panels = three_panels(figure, "queries (% for each number)")
+    figure, panels = panels_by_type(list(TYPES), "queries (% for each number)")
     for type_, axes in panels.items():
         axes.set_xlabel("non-zero weights of a query")
         shares = [density_shares(model, type_) for model in analysis.models]
@@ -227,7 +282,7 @@ def density_picture(analysis: Analysis) -> Picture:
         "Number of keys that a query attends to, over all heads and layers of a type; a query at "
         "0 attends to nothing. The highest 1 % of the numbers is not shown"
     )
-    return Picture("density", "Head density", caption, png(figure))
+    return Drawing("density", "Head density", whole_text(analysis), caption, figure)
 
 
 def density_edges(last: int) -> npt.NDArray[np.int64]:
@@ -246,10 +301,10 @@ def density_shares(model: ModelResult, type_: str) -> npt.NDArray[np.float64]:
     return shares
 
 
-def learned_picture(analysis: Analysis, name: str) -> Picture:
+def learned_drawing(analysis: Analysis, name: str) -> Drawing:
     """A learned parameter of all heads (the alphas of the second paper)."""
-    figure = new_figure(9.0, 3.0)
-    panels = three_panels(figure, f"learned {name}")
+    types = types_with(analysis, lambda layer: bool(layer["heads"].get(name)))
+    figure, panels = panels_by_type(types, f"learned {name}")
     landmarks = LANDMARKS.get(name, {})
     learning: dict[str, Any] = {}
     for number, model in enumerate(analysis.models):
@@ -268,16 +323,16 @@ def learned_picture(analysis: Analysis, name: str) -> Picture:
             axes.set_ylim(min(landmarks) - 0.03, max(landmarks) + 0.03)
         for value, kind in landmarks.items():
             axes.axhline(value, color="#AAAAAA", linewidth=1.0, linestyle=":", zorder=1)
-            if type_ == "cross":
+            if type_ == types[-1]:
                 axes.annotate(
                     kind, (1.02, value), xycoords=("axes fraction", "data"), va="center", color=GREY
                 )
     legend(figure, learning)
     caption = "One marker per head; the heads of a layer are side by side, in order"
-    return Picture(name, f"Learned {name}", caption, png(figure))
+    return Drawing(name, f"Learned {name}", "all heads", caption, figure)
 
 
-def heads_picture(number: int, shown: HeadWeights) -> Picture:
+def heads_drawing(number: int, shown: HeadWeights, text: str) -> Drawing:
     """Figure 7: heat maps of heads, with zeros in white and null rows in their own colour."""
     cell = 0.19
     rows, columns = len(shown.queries), len(shown.keys)
@@ -287,7 +342,7 @@ def heads_picture(number: int, shown: HeadWeights) -> Picture:
     lines = math.ceil(len(shown.heads) / beside)
     labels = 0.085 * max(map(len, [*shown.queries, *shown.keys]))
     width = columns * cell * beside + 0.15 * beside + labels + 0.3
-    height = (rows * cell + 0.35) * lines + labels + 0.4
+    height = (rows * cell + 0.35) * lines + labels + 0.6
     figure = new_figure(width, height)
     grid = figure.subplots(lines, beside, squeeze=False, sharex=True, sharey=True)
     for axes in grid.flat[len(shown.heads) :]:
@@ -316,12 +371,13 @@ def heads_picture(number: int, shown: HeadWeights) -> Picture:
         },
     )
     title = f"Cross-attention of {shown.model}, layer {shown.layer}"
+    sentence = f"sentence {shown.sentence} of {text}"
     darkest = "1" if shown.normalised else "the largest weight of the head"
     caption = (
         "Rows are the predicted subwords, columns the source. White is exactly 0; a row of zeros "
         f"has its own colour. The darkest shade is {darkest}"
     )
-    return Picture(f"heads_{number}", title, caption, png(figure))
+    return Drawing(f"heads_{number}", title, sentence, caption, figure)
 
 
 def coloured(weights: Weights, *, normalised: bool) -> npt.NDArray[np.float64]:

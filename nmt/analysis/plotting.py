@@ -1,4 +1,4 @@
-"""The look of all figures, and PNG files from them.
+"""The look of all figures, and PNG and PDF files from them.
 
 Every model has its own colour and marker in all figures. They can be told apart without colour
 vision and in print without colours.
@@ -8,7 +8,7 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib import font_manager
@@ -20,6 +20,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 GREY = "#555555"
 DPI = 160
+TITLE_SIZE = 11.0
+NOT_WRITTEN = {"png": ("Software",), "pdf": ("Creator", "Producer", "CreationDate")}
 STYLE: dict[Any, Any] = {
     "font.size": 10.0,
     "axes.spines.top": False,
@@ -35,6 +37,7 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 5.0,
     "legend.frameon": False,
+    "pdf.fonttype": 42,  # TrueType, so that text in a PDF can be searched and edited
     "text.parse_math": False,  # a dollar sign in a word is a dollar sign
 }
 # The first font that has a character is used.
@@ -63,9 +66,14 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG file, without a date."""
+    """The figure as a PNG file."""
+    return render(figure, "png")
+
+
+def render(figure: Figure, kind: Literal["png", "pdf"]) -> bytes:
+    """The figure as a file, without a date or a version, so that equal figures have equal bytes."""
     data = io.BytesIO()
-    figure.savefig(data, format="png", metadata={"Software": None})
+    figure.savefig(data, format=kind, metadata=dict.fromkeys(NOT_WRITTEN[kind]))
     return data.getvalue()
 
 

@@ -18,43 +18,61 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nmt.analysis.analyze import ModelAnalysis
 from nmt.analysis.figures import PICTURED_HEADS, HeadWeights, Picture
 from nmt.analysis.pairs import PairAttention
 from nmt.analysis.plotting import COLOURS
-from nmt.analysis.results import TYPES, Analysis, ModelResult, learned_names
+from nmt.analysis.results import TYPES, Analysis, ModelResult, diversity, learned_names
 from nmt.data.codec import Codec, Segmentation, SideCodec
 from nmt.model.observe import Site
 from nmt.tables import Table
 
 LEVELS = 127  # levels of the absolute value of a weight, in a signed byte
-SCRIPTS = ("weights.js", "panel.js", "heads.js", "page.js")
-MEASURES = ("null_rate", "shuffled_null_rate", "sparsity", "entropy")
+# In the order in which they import each other; nmt-serve serves those of the explorer as they are.
+SCRIPTS = (
+    "explorer/elements.js",
+    "explorer/colours.js",
+    "explorer/measures.js",
+    "explorer/weights.js",
+    "explorer/panel.js",
+    "explorer/explorer.js",
+    "report_page/heads.js",
+    "report_page/numbers.js",
+    "report_page/page.js",
+)
+STYLES = ("explorer/explorer.css", "report_page/page.css")
+MODULE_SYNTAX = re.compile(r"^import .*?;\n|^export ", flags=re.MULTILINE)
+MEASURES = ("sparsity", "entropy")
+NULL_MEASURES = ("null_rate", "shuffled_null_rate")
 PICTURED_LENGTH = 14  # subwords of a sentence that makes a readable figure
 BEGINNING = 70  # characters shown in the list of sentences
 
-Shown = Mapping[int, PairAttention]  # by the index of the pair
+Measured = tuple[ModelAnalysis, Codec]
 
 
 def build_report(
     analysis: Analysis,
     *,
     texts: Mapping[int, str],
-    shown: Sequence[tuple[Codec, Shown]],
+    measured: Sequence[Measured],
     tables: Sequence[Table],
     pictures: Sequence[Picture],
 ) -> bytes:
-    """The page; `texts` are the sources of the pairs to show, `shown` their attention per model."""
+    """The page; `texts` are the sources of the pairs to show, by their indices."""
     places = sorted(texts)
     data = {
         "summary": summary(analysis),
-        "types": TYPES,
         "learned": learned_names(analysis.models),
         "sentences": [f"{place + 1}: {shorten(texts[place])}" for place in places],
         "models": [
-            model_data(number, model, codec, [seen.get(place) for place in places])
-            for number, (model, (codec, seen)) in enumerate(
-                zip(analysis.models, shown, strict=True)
+            model_data(
+                number,
+                one.result,
+                codec,
+                [one.shown.get(place) for place in places],
+                one.translations,
             )
+            for number, (one, codec) in enumerate(measured)
         ],
         "tables": [asdict(table) for table in tables],
         "figures": [
@@ -71,20 +89,21 @@ def build_report(
 
 def assemble(data: Any) -> bytes:
     """The page with its data, script and style."""
-    script = "".join(page_file(name) for name in SCRIPTS)
-    style = page_file("page.css")
+    script = MODULE_SYNTAX.sub("", "".join(page_file(name) for name in SCRIPTS))
+    style = "".join(page_file(name) for name in STYLES)
     policy = (
         f"default-src 'none'; script-src '{policy_hash(script)}'; "
         f"style-src '{policy_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
     )
     parts = {"policy": policy, "style": style, "script": script, "data": script_json(data)}
-    return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], page_file("page.html")).encode()
+    return re.sub(
+        r"{{(\w+)}}", lambda match: parts[match[1]], page_file("report_page/page.html")
+    ).encode()
 
 
 def page_file(name: str) -> str:
     """The text of a file of the page."""
-    folder = resources.files("nmt.analysis") / "report_page"
-    return (folder / name).read_text(encoding="utf-8")
+    return (resources.files("nmt.analysis") / name).read_text(encoding="utf-8")
 
 
 def policy_hash(content: str) -> str:
@@ -116,9 +135,16 @@ def shorten(text: str) -> str:
 
 
 def model_data(
-    number: int, model: ModelResult, codec: Codec, seen: Sequence[PairAttention | None]
+    number: int,
+    model: ModelResult,
+    codec: Codec,
+    seen: Sequence[PairAttention | None],
+    translations: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
-    """The measures of one model, and all its heads on every sentence (None if it is too long)."""
+    """The measures of one model, and all its heads on every sentence (None if it is too long).
+
+    `translations` are the model's own, by the indices of the pairs.
+    """
     return {
         "name": model.name,
         "colour": COLOURS[number % len(COLOURS)],
@@ -127,16 +153,24 @@ def model_data(
         "layers": {type_: len(model.layers(type_)) for type_ in TYPES},
         "heads": model.num_heads,
         "measures": {type_: layer_measures(model, type_) for type_ in TYPES},
-        "sentences": [None if one is None else sentence_data(codec, one) for one in seen],
+        "sentences": [
+            None if one is None else sentence_data(codec, one, translations) for one in seen
+        ],
     }
 
 
-def layer_measures(model: ModelResult, type_: str) -> list[dict[str, list[float]]]:
-    """By layer and measure one number per head, and one for the whole layer at the end."""
+def layer_measures(model: ModelResult, type_: str) -> list[dict[str, list[float | None]]]:
+    """By layer and measure one number per head, and one for the whole layer at the end.
+
+    Measures that cannot be other than 0 are left out.
+    """
     result = []
     for number, layer in enumerate(model.layers(type_)):
-        measures: dict[str, list[float]] = {}
-        for key in (*MEASURES, *learned_names([model])):
+        measures: dict[str, list[float | None]] = {
+            "diversity": [*[None] * model.num_heads, diversity(layer)]  # of all heads of the layer
+        }
+        names = (*(NULL_MEASURES if model.nullable[type_] else ()), *MEASURES)
+        for key in (*names, *learned_names([model])):
             values = layer["heads"].get(key)
             if values:
                 measures[key] = [*values, layer.get(key, float(np.mean(values)))]
@@ -145,19 +179,27 @@ def layer_measures(model: ModelResult, type_: str) -> list[dict[str, list[float]
                 rates = model.aer[step]["layers"][number]
                 measures[f"aer_{step}"] = [*rates["heads"], rates["layer_attention"]]
         result.append(
-            {key: [round(value, 5) for value in values] for key, values in measures.items()}
+            {
+                key: [None if value is None else round(value, 5) for value in values]
+                for key, values in measures.items()
+            }
         )
     return result
 
 
-def sentence_data(codec: Codec, seen: PairAttention) -> dict[str, Any]:
-    """The words of a pair, and the weights of all heads."""
+def sentence_data(
+    codec: Codec, seen: PairAttention, translations: Mapping[int, str] | None = None
+) -> dict[str, Any]:
+    """The words of a pair, the weights of all heads, and the model's translation if it is given."""
     packed = base64.b64encode(zlib.compress(quantised(seen), level=9))
-    return {
+    data = {
         "source": side_data(codec.source, seen.pair.source),
         "target": side_data(codec.target, seen.pair.target),
         "weights": packed.decode(),
     }
+    if translations is not None:
+        data["translation"] = translations[seen.pair.index]
+    return data
 
 
 def side_data(codec: SideCodec, side: Segmentation) -> dict[str, Any]:
@@ -192,21 +234,16 @@ def quantise(
     return largest, (np.sign(weights) * levels).astype(np.int8)
 
 
-def pictured_heads(
-    models: Sequence[ModelResult], shown: Sequence[tuple[Codec, Shown]]
-) -> list[HeadWeights]:
+def pictured_heads(measured: Sequence[Measured]) -> list[HeadWeights]:
     """For each model a few heads of its middle layer, on one sentence of readable length."""
-    places = set.intersection(*(set(seen) for _, seen in shown))
+    places = set.intersection(*(set(one.shown) for one, _ in measured))
     if not places:
         return []
-    of_first = shown[0][1]
+    of_first = measured[0][0].shown
     place = min(
         sorted(places), key=lambda place: abs(of_first[place].pair.length - PICTURED_LENGTH)
     )
-    return [
-        head_weights(model, codec, seen[place])
-        for model, (codec, seen) in zip(models, shown, strict=True)
-    ]
+    return [head_weights(one.result, codec, one.shown[place]) for one, codec in measured]
 
 
 def head_weights(model: ModelResult, codec: Codec, seen: PairAttention) -> HeadWeights:
@@ -224,6 +261,7 @@ def head_weights(model: ModelResult, codec: Codec, seen: PairAttention) -> HeadW
     return HeadWeights(
         model=model.name,
         layer=layer,
+        sentence=seen.pair.index + 1,
         queries=[*side_data(codec.target, seen.pair.target)["pieces"], "⟨end⟩"],
         keys=[*side_data(codec.source, seen.pair.source)["pieces"], "⟨end⟩"],
         heads={head: weights[head] for head in chosen},

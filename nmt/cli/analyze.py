@@ -38,7 +38,7 @@ files in the output directory:
                  heads sorted by any measure, two models side by side, all tables and figures
   tables.md      the tables of the paper and the numbers behind its figures
   analysis.json  all numbers
-  *.png          the figures
+  *.png, *.pdf   the figures; PDF with --pdf
 
 An output directory of an earlier nmt-analyze is replaced as a whole when all results are there; a
 directory with other files in it is never changed. If a model computes numbers that are not finite,
@@ -66,6 +66,7 @@ def build_parser() -> console.Parser:
     add_word_classes(parser)
     meaning = "number of pairs in the report: the first ones of at most 40 words"
     add_number(group, "--sentences", 50, meaning, type=whole_number)
+    group.add_argument("--pdf", action="store_true", help="write each figure as PDF, too")
     add_number(group, "--max-pairs", None, "use only the first N pairs (default: all)")
     add_number(group, "--seed", 1, "seed for shuffling the targets", type=whole_number)
     # Its numbers are compared with each other, and an exact zero of float32 is what they count.
@@ -113,7 +114,7 @@ def analyze(arguments: argparse.Namespace) -> None:
         gold=None if arguments.gold is None else arguments.gold.name,
         development=arguments.development,
     )
-    files = output_files(analysis, text, measured)
+    files = output_files(analysis, text, measured, pdf=arguments.pdf)
     check_output(output)  # again, because much time has passed
     recover(output.parent, name=output.name, exclusive=False)
     replace_directory(output, files)
@@ -218,7 +219,11 @@ def measure_models(
 
 
 def output_files(
-    analysis: "Analysis", text: "Input", measured: "Sequence[tuple[ModelAnalysis, Codec]]"
+    analysis: "Analysis",
+    text: "Input",
+    measured: "Sequence[tuple[ModelAnalysis, Codec]]",
+    *,
+    pdf: bool,
 ) -> "dict[str, Writer]":
     """The content of all files, by name."""
     from nmt.analysis.figures import all_pictures
@@ -227,10 +232,11 @@ def output_files(
     from nmt.storage.directories import bytes_writer, json_writer
 
     tables = all_tables(analysis)
-    shown = [(codec, one.shown) for one, codec in measured]
-    pictures = all_pictures(analysis, pictured_heads(analysis.models, shown))
+    pictures = all_pictures(analysis, pictured_heads(measured), pdf=pdf)
     texts = {place: pair[0] for place, pair in enumerate(text.read()) if place in text.shown}
-    report = build_report(analysis, texts=texts, shown=shown, tables=tables, pictures=pictures)
+    report = build_report(
+        analysis, texts=texts, measured=measured, tables=tables, pictures=pictures
+    )
     if len(report) > LARGE_REPORT:
         logger.warning(
             "report.html has %.0f MB and may open slowly; give a lower --sentences",
@@ -240,7 +246,7 @@ def output_files(
         "analysis.json": json_writer(analysis.document()),
         "tables.md": bytes_writer(markdown(analysis, tables).encode()),
         "report.html": bytes_writer(report),
-        **{f"{one.name}.png": bytes_writer(one.png) for one in pictures},
+        **{name: bytes_writer(content) for one in pictures for name, content in one.files()},
     }
 
 

@@ -25,6 +25,7 @@ from nmt.analysis.pairs import shuffle_targets
 from nmt.analysis.results import without_noise
 from nmt.checkpoint.model_directory import load_model
 from nmt.cli import analyze
+from nmt.decoding.translator import Translator
 
 SOURCE = [*random_lines(9, seed=1, longest=12), "", "the <b>old</b> dog"]
 TARGET = [*(line.upper() for line in random_lines(9, seed=2, longest=12)), "", "A CAT SEES"]
@@ -116,6 +117,26 @@ def test_the_page_has_words_weights_and_measures(both: Path) -> None:
         [*layer["heads"]["null_rate"], layer["null_rate"]], abs=1e-5
     )
     assert "| rela-g | – |" not in (both / "tables.md").read_text()
+    # The model's own translation is beside the reference.
+    translated = Translator.load(both.parent / "softmax").translate(SOURCE[:4])
+    shown = [sentence["translation"] for sentence in data["models"][1]["sentences"]]
+    assert shown == [one.text for one in translated]
+    assert any(shown)
+
+
+def test_measures_that_cannot_have_content_are_left_out(both: Path) -> None:
+    rela, softmax = (model["measures"]["cross"][0] for model in page_data(both)["models"])
+    assert {"null_rate", "shuffled_null_rate", "diversity"} <= rela.keys()
+    assert not {"null_rate", "shuffled_null_rate"} & softmax.keys()
+    assert rela["diversity"][:-1] == [None] * 4  # it is a measure of all heads together
+
+
+def test_figures_as_pdf_on_request(folder: Path, tmp_path: Path) -> None:
+    assert run(folder, tmp_path / "out", "--pdf", "--sentences=1", "--max-pairs=2") == 0
+    figures = {path.name for path in (tmp_path / "out").iterdir() if path.suffix == ".png"}
+    assert {"heads_0.png", "null_rate.png"} <= figures
+    for name in figures:
+        assert (tmp_path / "out" / name).with_suffix(".pdf").read_bytes().startswith(b"%PDF-")
 
 
 def test_null_rates_after_words(folder: Path, tmp_path: Path) -> None:
@@ -150,7 +171,6 @@ def test_batch_size_changes_nothing_and_a_second_run_replaces_the_first(
     assert after.keys() == before.keys()
     for name in ("analysis.json", "tables.md"):
         assert after[name] == before[name].replace(b"MINE", b"YOURS") != before[name]
-    assert after["heads_0.png"] == before["heads_0.png"]
     assert page_data(output)["models"][0]["sentences"][1] is not None
     assert not leftover_names(tmp_path)
     assert "report.html" in capfd.readouterr().err

@@ -13,6 +13,7 @@ from translation_models import make_codec, make_config, make_directory, make_mod
 from nmt.analysis.pairs import PairAttention
 from nmt.checkpoint.model_directory import load_model
 from nmt.cli import analyze
+from nmt.decoding.translator import Translator
 from nmt.model.observe import Site
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed")
@@ -76,7 +77,8 @@ def texts(browser: Page, selector: str) -> list[str]:
 def measures(browser: Page, panel: int = 1) -> dict[str, str]:
     """The numbers beside their names, as shown in a panel."""
     place = f".panel:nth-child({panel}) .measures"
-    return dict(zip(texts(browser, f"{place} dt"), texts(browser, f"{place} dd"), strict=True))
+    numbers = texts(browser, f"{place} dd:not(.meaning)")
+    return dict(zip(texts(browser, f"{place} dt"), numbers, strict=True))
 
 
 def choose(browser: Page, choice: str, value: str) -> None:
@@ -117,6 +119,32 @@ def test_another_head_shows_other_numbers(browser: Page, folder: Path) -> None:
     assert measures(browser)["entropy"] == f"{heads['entropy'][1]:.2f}"
     assert "layer=0&head=1" in browser.run("location.hash")
     assert browser.problems == []
+
+
+def test_every_measure_is_explained_and_none_is_empty(browser: Page, folder: Path) -> None:
+    open_report(browser, folder)
+    browser.wait("document.querySelectorAll('.panel:nth-child(2) .thumbs button').length > 0")
+    for panel in (1, 2):
+        meanings = texts(browser, f".panel:nth-child({panel}) .meaning")
+        assert len(meanings) == len(measures(browser, panel))
+        assert all(meaning.endswith(".") for meaning in meanings)
+        assert all(measures(browser, panel).values())
+    assert "null rate" in measures(browser, 1)
+    assert "null rate" not in measures(browser, 2)  # softmax
+    legend = "[...document.querySelectorAll('[data-legend]')].filter((e) => e.checkVisibility())"
+    shown = browser.run(f"{legend}.map((e) => e.dataset.legend)")
+    assert shown == ["weight", "zero", "null"]
+    choose(browser, "model", "1")
+    assert browser.run(f"{legend}.map((e) => e.dataset.legend)") == ["weight", "zero"]
+    browser.run("document.querySelector('[data-view=heads]').click()")
+    assert texts(browser, "#meanings dt") == texts(browser, "#overview th")[1:]
+
+
+def test_the_models_own_translation_is_beside_the_reference(browser: Page, folder: Path) -> None:
+    open_report(browser, folder)
+    (own,) = Translator.load(folder / "rela-g").translate([SOURCE[0]])
+    assert texts(browser, ".panel:first-child .side") == ["source", "reference", "translation"]
+    assert texts(browser, ".panel:first-child .own") == [own.text]
 
 
 def test_words_show_what_they_attend_to(browser: Page, folder: Path) -> None:

@@ -1,25 +1,20 @@
+// The table of all heads: sorted by any measure; a row leads to its head.
 
-// The table of all heads, and the page of tables and figures.
+import { byId, fillSelect, make, makeButton } from "../explorer/elements.js";
+import { TYPES } from "../explorer/weights.js";
 
-const COLUMNS = [
-  { key: "null_rate", title: "null rate", show: percent },
-  { key: "shuffled_null_rate", title: "shuffled", show: percent },
-  { key: "sparsity", title: "sparsity", show: percent },
-  { key: "entropy", title: "entropy", show: decimals },
-  { key: "aer_normal", title: "AER normal", show: percent, rising: true },
-  { key: "aer_shifted", title: "AER shifted", show: percent, rising: true },
-  ...data.learned.map((key) => ({ key, title: key, show: decimals })),
-];
+const EVERYTHING = ["", "all"];
+const PLACE = { key: "place", title: "head", rising: true };
 
-function allHeads() {
+function allHeads(models, columns) {
   const list = [];
-  data.models.forEach(({ layers, heads, measures }, model) => {
-    for (const type of TYPES) {
+  models.forEach(({ layers, heads, measures }, model) => {
+    for (const type of Object.keys(TYPES)) {
       for (let layer = 0; layer < layers[type]; layer++) {
         for (let head = 0; head < heads; head++) {
           const values = {};
-          for (const { key } of COLUMNS) values[key] = measures[type][layer][key]?.[head] ?? null;
-          list.push({ model, type, layer, head, values });
+          for (const { key } of columns) values[key] = measures[type][layer][key]?.[head] ?? null;
+          list.push({ choice: { model, type, layer, head }, values });
         }
       }
     }
@@ -27,86 +22,88 @@ function allHeads() {
   return list;
 }
 
-const HEADS = allHeads();
-
-function sortedHeads() {
-  const list = HEADS.filter(({ model, type }) =>
-    (state.onlyModel === "" || model === Number(state.onlyModel)) &&
-    (state.onlyType === "" || type === state.onlyType));
-  if (state.sort === "place") return state.descending ? list.reverse() : list;
-  const sign = state.descending ? -1 : 1;
-  return list.sort((a, b) => {
-    const [left, right] = [a.values[state.sort], b.values[state.sort]];
-    if (left === null || right === null) return (left === null) - (right === null); // last
-    return sign * (left - right);
-  });
-}
-
 const sameHead = (a, b) =>
   a.model === b.model && a.type === b.type && a.layer === b.layer && a.head === b.head;
 
-function renderHeads() {
-  const columns = COLUMNS.filter(({ key }) => HEADS.some(({ values }) => values[key] !== null));
-  const heading = make("tr");
-  for (const { key, title, rising } of [{ key: "place", title: "head", rising: true }, ...columns]) {
-    const cell = make("th", undefined, key === "place" ? "label" : "");
-    const button = make("button", title);
-    button.type = "button";
-    button.addEventListener("click", () => {
-      state.descending = state.sort === key ? !state.descending : !rising;
-      state.sort = key;
-      renderHeads();
-      saveState();
+export class HeadsTable {
+  constructor(explorer, { onSort, onOpen }) {
+    Object.assign(this, { explorer, onSort, onOpen });
+    this.heads = allHeads(explorer.models, explorer.measures);
+    this.columns = explorer.measures.filter(({ key }) => this.heads.some(({ values }) => values[key] !== null));
+    this.sort = PLACE.key;
+    this.descending = false;
+    this.models = byId("only-model");
+    this.types = byId("only-type");
+    fillSelect(this.models, [EVERYTHING, ...explorer.models.map(({ name }, number) => [number, name])], "");
+    fillSelect(this.types, [EVERYTHING, ...Object.entries(TYPES)], "");
+    for (const select of [this.models, this.types]) select.addEventListener("change", () => this.render());
+    byId("meanings").replaceChildren(...this.columns.flatMap(({ title, meaning }) =>
+      [make("dt", title), make("dd", meaning)]));
+  }
+
+  sorted() {
+    const list = this.heads.filter(({ choice }) =>
+      (this.models.value === "" || choice.model === Number(this.models.value)) &&
+      (this.types.value === "" || choice.type === this.types.value));
+    if (this.sort === PLACE.key) return this.descending ? list.reverse() : list;
+    const sign = this.descending ? -1 : 1;
+    return list.sort((a, b) => {
+      const [left, right] = [a.values[this.sort], b.values[this.sort]];
+      if (left === null || right === null) return (left === null) - (right === null); // last
+      return sign * (left - right);
     });
-    if (state.sort === key) cell.setAttribute("aria-sort", state.descending ? "descending" : "ascending");
-    cell.append(button);
-    heading.append(cell);
   }
-  const table = byId("overview");
-  table.tHead.replaceChildren(heading);
-  table.tBodies[0].replaceChildren(...sortedHeads().map((head) => {
-    const { model, type, layer, head: number, values } = head;
-    const row = make("tr");
-    row.tabIndex = 0;
-    row.classList.toggle("current", sameHead(head, state.panels[state.active]));
+
+  // The head some rows below the one that is shown, in the order of the table.
+  neighbour(by) {
+    const list = this.sorted();
+    const shown = this.explorer.choices[this.explorer.active];
+    const place = list.findIndex(({ choice }) => sameHead(choice, shown));
+    return list[place < 0 ? 0 : (place + by + list.length) % list.length].choice;
+  }
+
+  render() {
+    const table = byId("overview");
+    const headings = [PLACE, ...this.columns].map((column) => this.heading(column));
+    table.tHead.replaceChildren(make("tr", headings));
+    table.tBodies[0].replaceChildren(...this.sorted().map((head) => this.rowOf(head)));
+  }
+
+  heading({ key, title, meaning = "", rising }) {
+    const button = makeButton(title, "", () => {
+      this.descending = this.sort === key ? !this.descending : !rising;
+      this.sort = key;
+      this.render();
+      this.onSort();
+    });
+    button.title = meaning;
+    const cell = make("th", [button], key === PLACE.key ? "label" : "");
+    if (this.sort === key) cell.ariaSort = this.descending ? "descending" : "ascending";
+    return cell;
+  }
+
+  rowOf({ choice, values }) {
+    const { model, type, layer, head } = choice;
+    const { colour, name } = this.explorer.models[model];
     const dot = make("span", undefined, "dot");
-    dot.style.setProperty("--model", data.models[model].colour);
-    const name = make("td", undefined, "label");
-    name.append(dot, make("bdi", data.models[model].name), `, ${data.types[type]} ${layer}, head ${number}`);
-    row.append(name, ...columns.map(({ key, show }) => make("td", show(values[key]))));
-    const open = () => {
-      setView("look");
-      choose(state.active, { model, type, layer, head: number });
-    };
-    row.addEventListener("click", open);
-    row.addEventListener("keydown", (event) => { if (event.key === "Enter") open(); });
+    dot.style.setProperty("--model", colour);
+    const label = make("td", [dot, make("bdi", name), `, ${TYPES[type]} ${layer}, head ${head}`], "label");
+    const row = make("tr", [label, ...this.columns.map(({ key, show }) => make("td", show(values[key])))]);
+    row.tabIndex = 0;
+    row.classList.toggle("current", sameHead(choice, this.explorer.choices[this.explorer.active]));
+    row.addEventListener("click", () => this.onOpen(choice));
+    row.addEventListener("keydown", (event) => { if (event.key === "Enter") this.onOpen(choice); });
     return row;
-  }));
-}
-
-// ---- tables and figures ----
-
-function renderNumbers() {
-  const parts = data.figures.map(({ title, caption, png }) => {
-    const figure = make("figure");
-    const image = make("img");
-    image.src = `data:image/png;base64,${png}`;
-    image.alt = title;
-    figure.append(make("h2", title), image, make("figcaption", `${caption}.`));
-    return figure;
-  });
-  for (const { title, note, columns, rows, labels } of data.tables) {
-    const table = make("table");
-    const row = (tag, cells) => {
-      const line = make("tr");
-      line.append(...cells.map((text, place) => make(tag, text, place < labels ? "label" : "")));
-      return line;
-    };
-    table.createTHead().append(row("th", columns));
-    table.createTBody().append(...rows.map((cells) => row("td", cells)));
-    const scroll = make("div", undefined, "scroll");
-    scroll.append(table);
-    parts.push(make("h2", title), make("p", note && `${note}.`, "note"), scroll);
   }
-  byId("numbers").replaceChildren(...parts);
+
+  save(parts) {
+    parts.set("sort", this.sort);
+    parts.set("descending", Number(this.descending));
+  }
+
+  load(parts) {
+    const wanted = parts.get("sort");
+    if ([PLACE, ...this.columns].some(({ key }) => key === wanted)) this.sort = wanted;
+    if (["0", "1"].includes(parts.get("descending"))) this.descending = parts.get("descending") === "1";
+  }
 }

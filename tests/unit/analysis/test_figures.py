@@ -16,7 +16,11 @@ from nmt.analysis.figures import (
     coloured,
     density_edges,
     density_shares,
+    heads_drawing,
+    learned_drawing,
     look,
+    null_drawing,
+    sparsity_drawing,
 )
 from nmt.analysis.results import TYPES, Analysis, ModelResult
 
@@ -71,6 +75,45 @@ def test_only_figures_with_something_to_show() -> None:
     ]
 
 
+def test_titles_name_model_sublayer_layer_and_sentence() -> None:
+    drawing = heads_drawing(0, HeadWeights("mine", 1, 8, "abc", "def", {2: WEIGHTS}), "test.en")
+    drawing.render(pdf=False)
+    title = "Cross-attention of mine, layer 1, sentence 8 of test.en"
+    assert drawing.figure.get_suptitle() == title
+    assert drawing.figure.axes[0].get_title().startswith("head 2, 33 % null")
+    whole = sparsity_drawing(analysis(model("mine", nullable=True)))
+    assert whole is not None
+    whole.render(pdf=False)
+    assert whole.figure.get_suptitle() == "Sparsity rate, 3 pairs of a and b"
+
+
+def test_panels_that_cannot_have_content_are_left_out() -> None:
+    mixed = model("mixed", nullable=False, learned="alpha")
+    mixed.nullable["cross"] = True
+    layer = mixed.statistics["encoder_self"]["layer_0"]
+    dense = {**layer, "sparsity": 0.0, "heads": {"density": [[0, 1]], "sparsity": [0.0]}}
+    mixed.statistics["encoder_self"] = {"layer_0": dense}
+    whole = analysis(mixed)
+    shown = {
+        name: [axes.get_title() for axes in drawing.figure.axes]
+        for name, drawing in {
+            "null": null_drawing(whole),
+            "sparsity": sparsity_drawing(whole),
+            "alpha": learned_drawing(whole, "alpha"),
+        }.items()
+        if drawing is not None
+    }
+    both = ["decoder self-attention", "cross-attention"]
+    assert shown == {"null": ["cross-attention"], "sparsity": both, "alpha": both}
+    softmax = analysis(
+        dataclasses.replace(
+            model("softmax", nullable=False),
+            statistics={type_: {"layer_0": dense} for type_ in TYPES},
+        )
+    )
+    assert "sparsity" not in [picture.name for picture in all_pictures(softmax, [])]
+
+
 def test_a_model_has_its_colour_in_the_picture() -> None:
     first, second = (model(name, nullable=True) for name in ("one", "two"))
     (picture, *_) = all_pictures(analysis(first, second), [])
@@ -84,10 +127,10 @@ def test_a_model_has_its_colour_in_the_picture() -> None:
 
 def test_pictures_are_the_same_each_time_and_take_any_text() -> None:
     odd = ["$\\frac{", "_hidden", "<b>", "שלום", "日本", "\x07", "‮"]
-    heads = HeadWeights("$x_", 0, odd[:3], odd[3:6], {0: WEIGHTS, 5: WEIGHTS})
+    heads = HeadWeights("$x_", 0, 3, odd[:3], odd[3:6], {0: WEIGHTS, 5: WEIGHTS})
     whole = analysis(model("_$\\alpha$ & co", nullable=True))
-    first, second = (all_pictures(whole, [heads]) for _ in range(2))
-    assert [one.png for one in first] == [one.png for one in second]
+    first, second = (all_pictures(whole, [heads], pdf=True) for _ in range(2))
+    assert [(one.png, one.pdf) for one in first] == [(one.png, one.pdf) for one in second]
     assert "heads_0" in [one.name for one in first]
 
 

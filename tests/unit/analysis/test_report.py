@@ -68,4 +68,4 @@ def test_the_page_loads_nothing() -> None:
     assert not re.search(r"\b(?:https?:|//[a-z]|@import|url\()", html.replace("// ", ""))
     assert "innerHTML" not in html
     assert "{{" not in html.replace("${{", "")
-    assert page_file("page.html").count("{{") == 4
+    assert page_file("report_page/page.html").count("{{") == 4

@@ -1,51 +1,100 @@
-
 // A panel: one head on one sentence as text and heat map, and the other heads of its layer.
 
-class Panel {
-  constructor(place) {
+import { cellColour, colours, css, heat, inkOn } from "./colours.js";
+import { fillSelect, findDirection, labelledSelect, make, makeButton, spaced } from "./elements.js";
+import { weightText } from "./measures.js";
+import { TYPES, heatMap, unpack } from "./weights.js";
+
+const CHOICES = { model: "Model", type: "Attention", layer: "Layer", head: "Head" };
+const MOST_KEYS = 6; // named in the line that reads a row out
+const ROWS = {
+  encoder_self: "Each row is a source word, and its columns are the source words that it takes from.",
+  decoder_self: "Each row is a target word, and its columns are the words before it that it takes from.",
+  cross: "Each row is a target word, and its columns are the source words that it takes from.",
+};
+
+function panelElement() {
+  const hidden = (tag, className) => {
+    const element = make(tag, undefined, className);
+    element.ariaHidden = "true";
+    return element;
+  };
+  const map = make("div", [hidden("div", "columns"), hidden("div", "rows"), hidden("canvas")], "map");
+  const thumbs = make("div", undefined, "thumbs");
+  thumbs.role = "group";
+  thumbs.ariaLabel = "Heads of this layer";
+  const readout = make("p", undefined, "readout");
+  readout.ariaLive = "polite";
+  return make("section", [
+    make("div", undefined, "bar"),
+    make("p", undefined, "note place"),
+    make("div", [
+      make("span", undefined, "side keys-name"), make("p", undefined, "words keys"),
+      make("span", undefined, "side queries-name"), make("p", undefined, "words queries"),
+      make("span", "translation", "side own-name"), make("p", undefined, "words own"),
+    ], "text"),
+    readout,
+    make("div", [make("div", [map], "scroll"), make("div", [thumbs, make("dl", undefined, "measures")], "aside")], "pictures"),
+  ], "panel");
+}
+
+export class Panel {
+  constructor(explorer, place) {
+    this.explorer = explorer;
     this.place = place;
-    this.element = byId("panel").content.firstElementChild.cloneNode(true);
-    this.element.setAttribute("aria-label", `Attention ${place + 1}`);
+    this.element = panelElement();
+    this.element.ariaLabel = `Attention ${place + 1}`;
     this.find = (selector) => this.element.querySelector(selector);
-    this.canvas = this.find(".map canvas");
-    for (const select of this.element.querySelectorAll("select")) {
-      select.addEventListener("change", () => {
-        const name = select.dataset.choice;
-        choose(place, { [name]: name === "type" ? select.value : Number(select.value) });
-      });
+    this.canvas = this.find("canvas");
+    this.selects = {};
+    for (const [name, text] of Object.entries(CHOICES)) {
+      const { label, select } = labelledSelect(text, [], (value) =>
+        explorer.choose(place, { [name]: name === "type" ? value : Number(value) }));
+      select.dataset.choice = name;
+      this.selects[name] = select;
+      this.find(".bar").append(label);
     }
-    this.element.addEventListener("pointerdown", () => activate(place));
-    this.element.addEventListener("focusin", () => activate(place));
+    this.listen();
+  }
+
+  listen() {
+    const { explorer, place } = this;
+    this.element.addEventListener("pointerdown", () => explorer.activate(place));
+    this.element.addEventListener("focusin", () => explorer.activate(place));
     this.canvas.addEventListener("pointermove", (event) => {
       const row = Math.floor(event.offsetY / this.cell);
-      if (this.map && row >= 0 && row < this.map.rows.length) point(place, row);
+      if (this.map && row >= 0 && row < this.map.rows.length) explorer.point(place, row);
     });
     for (const selector of [".queries", ".rows"]) {
       for (const name of ["pointerover", "focusin"]) {
         this.find(selector).addEventListener(name, (event) => {
           const row = event.target.closest("[data-row]");
-          if (row) point(place, Number(row.dataset.row));
+          if (row) explorer.point(place, Number(row.dataset.row));
         });
       }
     }
   }
 
-  get choice() { return state.panels[this.place]; }
+  get choice() { return this.explorer.choices[this.place]; }
+
+  get model() { return this.explorer.models[this.choice.model]; }
+
+  get sentence() { return this.model.sentences[this.explorer.sentence]; }
 
   async render() {
     this.renderControls();
     this.renderMeasures();
     const request = (this.request = {});
-    const shown = data.models[this.choice.model].sentences[state.sentence];
+    const { sentence } = this;
     this.map = null;
-    if (!shown) {
+    if (!sentence) {
       this.renderWords();
       this.find(".readout").textContent = "This sentence is too long for this model.";
       return;
     }
-    const buffer = await unpack(this.choice.model, state.sentence);
+    const buffer = await unpack(sentence);
     if (this.request !== request) return; // something else was chosen meanwhile
-    this.map = heatMap(buffer, this.choice, state.sentence);
+    this.map = heatMap(buffer, this.model, sentence, this.choice, this.explorer);
     this.renderWords();
     this.renderMap();
     this.renderThumbs(buffer);
@@ -54,49 +103,52 @@ class Panel {
 
   renderControls() {
     const { model, type, layer, head } = this.choice;
-    const { layers, heads, colour } = data.models[model];
+    const { layers, heads, colour } = this.model;
     this.element.style.setProperty("--model", colour);
     const numbers = (count) => Array.from({ length: count }, (_, number) => [number, number]);
-    const select = (name) => this.find(`[data-choice=${name}]`);
-    fillSelect(select("model"), data.models.map(({ name }, number) => [number, name]), model);
-    fillSelect(select("type"), TYPES.map((name) => [name, data.types[name].replace("-attention", "")]), type);
-    fillSelect(select("layer"), numbers(layers[type]), layer);
-    fillSelect(select("head"), [...numbers(heads), [heads, "mean"]], head);
+    fillSelect(this.selects.model, this.explorer.models.map(({ name }, number) => [number, name]), model);
+    const types = Object.entries(TYPES).map(([name, text]) => [name, text.replace("-attention", "")]);
+    fillSelect(this.selects.type, types, type);
+    fillSelect(this.selects.layer, numbers(layers[type]), layer);
+    fillSelect(this.selects.head, [...numbers(heads), [heads, "mean"]], head);
+    const which = head === heads
+      ? `Shown is the mean of the ${heads} heads of the layer.`
+      : `A head is one of the ${heads} weightings that a layer computes side by side.`;
+    this.find(".place").textContent = `${ROWS[type]} ${which}`;
   }
 
   renderMeasures() {
-    const { model, type, layer, head } = this.choice;
-    const measures = data.models[model].measures[type][layer];
-    const list = COLUMNS.filter(({ key }) => measures[key]).map(({ key, title, show }) => {
-      const entry = make("div");
-      entry.append(make("dt", title), make("dd", show(measures[key][head]) || "–"));
-      return entry;
-    });
-    const kind = make("div");
-    kind.append(make("dt", "kind"), make("dd", data.models[model].attention[type]));
-    this.find(".measures").replaceChildren(kind, ...list);
+    const { type, layer, head } = this.choice;
+    const values = this.model.measures[type][layer];
+    const card = (title, value, meaning) =>
+      make("div", [make("dt", title), make("dd", value), make("dd", meaning, "meaning")]);
+    const cards = this.explorer.measures
+      .filter(({ key }) => typeof values[key]?.[head] === "number")
+      .map(({ key, title, show, meaning }) => card(title, show(values[key][head]), meaning));
+    const kind = this.model.attention[type];
+    this.find(".measures").replaceChildren(
+      card("kind", kind, "The function that turns scores into weights."), ...cards);
   }
 
   renderWords() {
     const map = this.map || { rows: [], columns: [], nulls: [] };
     const type = this.choice.type;
-    this.find(".keys-name").textContent = type === "decoder_self" ? "target so far" : "source";
-    this.find(".queries-name").textContent = type === "encoder_self" ? "source" : "target";
+    const { targetName } = this.explorer;
+    this.find(".keys-name").textContent = type === "decoder_self" ? `${targetName} so far` : "source";
+    this.find(".queries-name").textContent = type === "encoder_self" ? "source" : targetName;
     this.find(".keys").replaceChildren(...spaced(map.columns.map(({ text, special }) =>
       make("span", text, special ? "special" : ""))));
     this.find(".queries").replaceChildren(...spaced(map.rows.map(({ text, special }, row) => {
-      const button = make("button", text, special ? "special" : "");
-      button.type = "button";
+      const button = makeButton(text, special ? "special" : "");
       button.dataset.row = row;
       button.classList.toggle("null", map.nulls[row]);
       return button;
     })));
-    // Set again, because Chromium ignores words that were replaced.
-    for (const line of this.element.querySelectorAll(".words")) {
-      line.removeAttribute("dir");
-      line.dir = "auto";
-    }
-    this.find(".pictures").hidden = !this.map;
+    const own = this.sentence?.translation;
+    this.find(".own").textContent = own ?? "";
+    for (const part of [".own", ".own-name"]) this.find(part).hidden = own === undefined;
+    this.element.querySelectorAll(".words").forEach(findDirection);
+    for (const part of [".scroll", ".thumbs"]) this.find(part).hidden = !this.map;
   }
 
   renderMap() {
@@ -145,11 +197,12 @@ class Panel {
   }
 
   renderThumbs(buffer) {
-    const { model, type, layer, head } = this.choice;
-    const { heads, measures } = data.models[model];
+    const { type, layer, head } = this.choice;
+    const { heads, measures } = this.model;
     const buttons = [];
     for (let number = 0; number <= heads; number++) {
-      const map = heatMap(buffer, { model, type, layer, head: number }, state.sentence);
+      const choice = { ...this.choice, head: number };
+      const map = heatMap(buffer, this.model, this.sentence, choice, this.explorer);
       const canvas = make("canvas");
       canvas.width = map.columns.length;
       canvas.height = map.rows.length;
@@ -159,13 +212,11 @@ class Panel {
         image.data.set([...cellColour(map, row, column), 255], 4 * index);
       }
       canvas.getContext("2d").putImageData(image, 0, 0);
-      const button = make("button");
-      button.type = "button";
-      button.setAttribute("aria-pressed", String(number === head));
-      const nulls = measures[type][layer].null_rate[number];
+      const nulls = measures[type][layer].null_rate?.[number];
       const note = number < heads && nulls > 0 ? ` · ${Math.round(100 * nulls)} % null` : "";
-      button.append(canvas, number === heads ? "mean" : `${number}${note}`);
-      button.addEventListener("click", () => choose(this.place, { head: number }));
+      const text = number === heads ? "mean" : `${number}${note}`;
+      const button = makeButton([canvas, text], "", () => this.explorer.choose(this.place, { head: number }));
+      button.ariaPressed = String(number === head);
       buttons.push(button);
     }
     this.find(".thumbs").replaceChildren(...buttons);
@@ -173,11 +224,11 @@ class Panel {
 
   // The row under the pointer, in this panel or, if rows are the same words, in the other one.
   pointed() {
-    if (state.row === null || !this.map || state.row.index >= this.map.rows.length) return null;
-    const other = state.panels[state.row.place];
-    const same = state.row.place === this.place ||
-      (state.unit === "words" && (other.type === "encoder_self") === (this.choice.type === "encoder_self"));
-    return same ? state.row.index : null;
+    const { row, choices, unit, sameTargets } = this.explorer;
+    if (row === null || !this.map || row.index >= this.map.rows.length) return null;
+    const [own, other] = [this.choice, choices[row.place]].map(({ type }) => type === "encoder_self");
+    const same = row.place === this.place || (unit === "words" && own === other && (own || sameTargets));
+    return same ? row.index : null;
   }
 
   renderRow() {
@@ -214,15 +265,10 @@ class Panel {
     const order = weights.map((weight, column) => [weight || 0, column])
       .filter(([weight]) => weight).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
     if (!order.length) readout.append(make("span", "attends to nothing", "nothing"));
-    order.slice(0, 6).forEach(([weight, column], index) => {
+    order.slice(0, MOST_KEYS).forEach(([weight, column], index) => {
       if (index) readout.append(", ");
       readout.append(make("bdi", this.map.columns[column].text), ` ${weightText(weight)}`);
     });
-    if (order.length > 6) readout.append(`, and ${order.length - 6} more`);
+    if (order.length > MOST_KEYS) readout.append(`, and ${order.length - MOST_KEYS} more`);
   }
-}
-
-// Spaces between words, so that lines can break and copied text is readable.
-function spaced(elements) {
-  return elements.flatMap((element, index) => (index ? [" ", element] : [element]));
 }
