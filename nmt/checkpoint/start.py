@@ -28,6 +28,7 @@ FREE = (
     "model.attention_dropout",
     "model.feed_forward_dropout",
     "model.initializer",
+    "model.initial_score_scale",
     "model.attention",
     "data.subword.sample_pairs",
 )

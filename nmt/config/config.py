@@ -215,6 +215,8 @@ class ModelConfig:
     # of the projections; uniform_unit_scaling is what the authors of ReLA use: it draws query, key
     # and value of self-attention as one matrix of D x 3D, so that they start smaller by sqrt(2)
     initializer: Literal["xavier", "uniform_unit_scaling"] = "xavier"
+    # initial factor of all attention scores; 0.1 starts sparse kinds with all keys in their support
+    initial_score_scale: PositiveFloat = 1.0
     attention: AttentionTypesConfig = AttentionTypesConfig()
 
 

@@ -146,6 +146,10 @@ class SelfAttention(nn.Module):
         self.core = AttentionCore.of(config, attention)
         self.output = Linear(config.dim, config.dim)
 
+    def scale_scores_(self, factor: float) -> None:
+        """Multiply all scores, through the weights of the queries."""
+        self.query_key_value.weight.detach()[: self.output.in_features].mul_(factor)
+
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [B, H, T, Dh], and keys and values [2, B, H, T, Dh], of x [B, T, D]."""
         batch, length, dim = x.shape
@@ -174,6 +178,10 @@ class CrossAttention(nn.Module):
         self.key_value = Linear(config.dim, 2 * config.dim)
         self.core = AttentionCore.of(config, attention)
         self.output = Linear(config.dim, config.dim)
+
+    def scale_scores_(self, factor: float) -> None:
+        """Multiply all scores, through the weights of the queries."""
+        self.query.weight.detach().mul_(factor)
 
     def project(self, memory: Tensor) -> KeyValue:
         """Keys and values of memory [B, K, D], laid out for many small products."""

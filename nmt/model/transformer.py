@@ -91,6 +91,8 @@ class Transformer(nn.Module):
                 continue
             for block in fused.weight.detach().view(-1, dim, dim):
                 nn.init.xavier_uniform_(block)
+        for attention in self.attentions().values():
+            attention.scale_scores_(self.config.initial_score_scale)
 
     def allocate(self) -> None:
         """Give a model that was made on the meta device memory on the CPU, its weights not set."""

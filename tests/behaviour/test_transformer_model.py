@@ -82,6 +82,24 @@ def test_projections_start_with_the_bounds_of_their_initializer(
         assert table.std().item() == pytest.approx(64**-0.5, rel=0.02)
 
 
+@pytest.mark.parametrize("initializer", ["xavier", "uniform_unit_scaling"])
+def test_initial_score_scale_changes_the_queries_alone(
+    initializer: Literal["xavier", "uniform_unit_scaling"],
+) -> None:
+    def weights(scale: float) -> dict[str, Tensor]:
+        torch.manual_seed(3)
+        config = ModelConfig(dim=16, heads=2, initializer=initializer, initial_score_scale=scale)
+        model = Transformer(config, source_vocabulary_size=9, target_vocabulary_size=9)
+        return model.state_dict()
+
+    plain, scaled = weights(1.0), weights(0.125)
+    assert sum("query" in name and "weight" in name for name in plain) == 6 + 6 + 6
+    for name, expected in plain.items():
+        if "query" in name:
+            expected[:16] /= 8
+        assert torch.equal(scaled[name], expected), name
+
+
 def assert_uniform(weight: Tensor, bound: float) -> None:
     assert bound * 0.99 < weight.abs().max().item() <= bound
     assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)

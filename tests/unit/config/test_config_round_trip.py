@@ -131,6 +131,7 @@ models = st.builds(
     norm=st.sampled_from(["post", "pre"]),
     tie_embeddings=st.sampled_from(["none", "target", "all"]),
     initializer=st.sampled_from(["xavier", "uniform_unit_scaling"]),
+    initial_score_scale=st.sampled_from([0.1, 1.0]),
     attention=st.builds(
         AttentionTypesConfig,
         *[sublayers()] * 3,
