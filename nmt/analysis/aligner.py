@@ -7,6 +7,7 @@ from typing import TypeVar
 from nmt.analysis.alignment import HeadGrid, all_links, chosen_links
 from nmt.analysis.gold import Gold
 from nmt.analysis.head_choice import GoldComparison, LinkInformation
+from nmt.analysis.norm_weights import Weighting, weight_by_norm
 from nmt.analysis.pairs import (
     BATCH_TOKENS,
     MAX_LENGTH,
@@ -45,6 +46,7 @@ class Aligner:
     reverse: bool = False
     batch_tokens: int = BATCH_TOKENS
     max_length: int = MAX_LENGTH
+    weighting: Weighting = "attention"
 
     @property
     def grid(self) -> HeadGrid:
@@ -59,9 +61,11 @@ class Aligner:
         model = self.loaded.model
 
         def compute(batch: PairBatch) -> list[Result | Unusable]:
+            attentions = batch_attention(model, batch, types=("cross",))
+            if self.weighting == "norm":
+                attentions = weight_by_norm(model, batch, attentions)
             return [
-                reduce(one) if one.finite else Unusable(Failure.NON_FINITE)
-                for one in batch_attention(model, batch, types=("cross",))
+                reduce(one) if one.finite else Unusable(Failure.NON_FINITE) for one in attentions
             ]
 
         if self.reverse:

@@ -107,6 +107,12 @@ def add_attention(parser: console.Parser) -> None:
     ):
         step.add_argument(flag, dest="shifted", action="store_const", const=shifted, help=meaning)
 
+    meaning = (
+        "take a link from the largest attention weight, or from the largest weight times the "
+        "length of the value after the output projection (Kobayashi et al. 2020)"
+    )
+    add_choice(group, "--weights", ("attention", "norm"), meaning)
+
 
 def add_layer_and_head(group: argparse._ArgumentGroup, prefix: str, layer: str, head: str) -> None:
     """The options --layer and --head of one model."""
@@ -153,7 +159,7 @@ def align(arguments: argparse.Namespace) -> None:
     if arguments.target is None:
         arguments.target = arguments.translate_to
         write_translations(arguments).check()
-    report: dict[str, Any] = {"directions": []}
+    report: dict[str, Any] = {"weights": arguments.weights, "directions": []}
     heads = []
     for aligner, head in zip(aligners, wanted, strict=True):
         chosen, details = choose_head(arguments, aligner, head, gold)
@@ -181,6 +187,7 @@ def open_aligners(arguments: argparse.Namespace) -> "list[Aligner]":
             reverse=reverse,
             batch_tokens=arguments.batch_tokens,
             max_length=arguments.max_length,
+            weighting=arguments.weights,
         )
         for reverse, path in paths.items()
         if path is not None

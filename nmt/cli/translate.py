@@ -97,9 +97,13 @@ def build_parser() -> console.Parser:
     add("--head", type=whole_number, metavar="H", help="align by this head (the mean of all)")
     add("--unshifted", action="store_true", help="align a word by the attention of the step that "
         "predicts it, not of the next one, which reads it")  # fmt: skip
-    add("--attention", type=Path, metavar="FILE", help="cross-attention of all layers and heads: "
-        ".npz with cross/n [layers, heads, target, source], source/n and target/n (subwords) for "
-        "output line n from 1, or .jsonl with the same keys")  # fmt: skip
+    add("--attention", type=Path, metavar="FILE", help="attention of all layers and heads, of "
+        "translations or of the text of --score-only: .npz with cross/n [layers, heads, target, "
+        "source], source/n and target/n (subwords) for output line n from 1, or .jsonl with the "
+        "same keys")  # fmt: skip
+    add("--attention-types", nargs="+", choices=("cross", "encoder_self", "decoder_self"),
+        metavar="TYPE", help="types of attention in that file: cross (default), encoder_self, "
+        "decoder_self")  # fmt: skip
 
     group = parser.add_argument_group("speed")
     add = group.add_argument
@@ -132,12 +136,14 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.temperature is None and not (arguments.top_k is arguments.top_p is None):
         raise UserError("--top-k and --top-p filter samples: give --sample TEMPERATURE, too")
     if arguments.score_only is not None:
-        for name in ("alignments", "attention", "prefix", "temperature", "scores", "nbest"):
+        for name in ("alignments", "prefix", "temperature", "scores", "nbest"):
             if getattr(arguments, name):
                 flag = "sample" if name == "temperature" else name
                 raise UserError(f"--score-only writes scores of given text: leave out --{flag}")
         if (arguments.workers or 1) > 1:
             raise UserError("--score-only: leave out --workers")
+    if arguments.attention_types and arguments.attention is None:
+        raise UserError("--attention-types: expected --attention FILE with it")
     if arguments.alignments is None and (
         arguments.layer is not None or arguments.head is not None or arguments.unshifted
     ):
@@ -193,18 +199,23 @@ def write_scores(
 ) -> "LineFailures":
     """Score given translations; returns the lines without a score."""
     from nmt.data.text import LineWriter
+    from nmt.decoding.attention_file import attention_writer
     from nmt.decoding.lines import score_stream
     from nmt.decoding.streaming import open_lines
 
     targets = open_lines(arguments.score_only)
     translator = load(arguments, models)
-    with LineWriter(arguments.output) as writer:
+    path = arguments.attention
+    opened = contextlib.nullcontext() if path is None else attention_writer(path)
+    with LineWriter(arguments.output) as writer, opened as attention:
         return score_stream(
             translator,
             writer,
             source,
             targets,
             batch_tokens=options.batch_tokens,
+            types=attention_types(arguments),
+            attention=attention,
             on_bad_line=arguments.on_bad_line,
             buffer=arguments.buffer,
             advance=advance,
@@ -223,7 +234,7 @@ def write_translations(
     from nmt.decoding.streaming import open_lines
     from nmt.decoding.translation import Details
 
-    details = Details(choose_head(arguments, models[0]), arguments.attention is not None)
+    details = Details(choose_head(arguments, models[0]), attention_types(arguments))
     outputs = Outputs(
         arguments.output,
         alignments=arguments.alignments,
@@ -333,6 +344,13 @@ def make_options(arguments: argparse.Namespace, model: Path) -> SearchOptions:
         fill_memory=arguments.batch_tokens is None,
         **given_fields(arguments, SearchOptions),
     )
+
+
+def attention_types(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The types of attention to write, if any."""
+    if arguments.attention is None:
+        return ()
+    return tuple(dict.fromkeys(arguments.attention_types or ("cross",)))
 
 
 def choose_head(arguments: argparse.Namespace, model: Path) -> "AlignmentHead | None":

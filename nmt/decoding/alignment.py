@@ -1,10 +1,10 @@
-"""Word alignments and attention of given outputs, from the cross-attention of the model.
+"""Word alignments and attention of given outputs.
 
 The weights are observed while the model reads the finished output once more. Shapes: L decoder
 layers, H heads, T target positions, S source positions, both with the end token last.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
@@ -14,6 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nmt.config.config import ModelConfig
+from nmt.data.codec import Codec
 from nmt.decoding.ensemble import Ids, Member, decoder_input, pad
 from nmt.errors import DataError, UserError
 from nmt.model.observe import Site, observe_attention
@@ -62,11 +64,40 @@ def recommended_head(directory: Path) -> AlignmentHead:
 
 @dataclass(frozen=True)
 class Attention:
-    """The cross-attention of one output: weights [L, H, T, S] and the pieces they belong to."""
+    """The attention of one output by type, and the pieces it belongs to.
+
+    The weights are [L, H, T, S] for `cross`, [L, H, S, S] for `encoder_self` and [L, H, T, T] for
+    `decoder_self`, whose position i reads piece i - 1 of the target.
+    """
 
     source: tuple[str, ...]
     target: tuple[str, ...]
-    cross: npt.NDArray[np.float32]
+    weights: Mapping[str, npt.NDArray[np.float32]]
+
+    @property
+    def cross(self) -> npt.NDArray[np.float32]:
+        """The cross-attention."""
+        return self.weights["cross"]
+
+    @classmethod
+    def empty(cls, config: ModelConfig, types: Iterable[str]) -> "Attention":
+        """The attention of a line without an output."""
+        layers = dict.fromkeys(types, config.decoder_layers)
+        if "encoder_self" in layers:
+            layers["encoder_self"] = config.encoder_layers
+        shapes = {type_: (number, config.heads, 0, 0) for type_, number in layers.items()}
+        return cls((), (), {type_: np.zeros(shape, np.float32) for type_, shape in shapes.items()})
+
+    @classmethod
+    def of(
+        cls, codec: Codec, source: Ids, target: Ids, weights: Mapping[str, Tensor]
+    ) -> "Attention":
+        """The attention of a pair of token ids, both with EOS."""
+        return cls(
+            tuple(map(codec.source.vocabulary.piece, source)),
+            tuple(map(codec.target.vocabulary.piece, target)),
+            {type_: tensor.numpy() for type_, tensor in weights.items()},
+        )
 
 
 def check_head(member: Member, choice: AlignmentHead) -> None:
@@ -80,30 +111,44 @@ def check_head(member: Member, choice: AlignmentHead) -> None:
             raise UserError(f"--{name}: expected 0 to {count - 1} for this model, got {number}")
 
 
-def cross_attention(
+def observed_attention(
     member: Member,
     sources: Sequence[Ids],
     targets: Sequence[Ids],
     *,
+    types: Collection[str],
     multiple: int,
     device: torch.device | str,
-) -> list[Tensor]:
-    """Weights [L, H, T, S] of each pair (both sides with EOS), without padding."""
+) -> list[dict[str, Tensor]]:
+    """By type the weights [L, H, Q, K] of each pair (both sides with EOS), without padding."""
     source, visible = pad(sources, multiple=multiple, device=device)
     output, _ = pad(targets, multiple=multiple, device=device)
-    seen: dict[int, Tensor] = {}
+    seen: dict[str, dict[int, Tensor]] = {type_: {} for type_ in types}
 
     def observer(site: Site, weights: Tensor, _visible: Tensor) -> None:
-        if site.type == "cross":
-            seen[site.layer] = weights
+        if site.type in seen:
+            seen[site.type][site.layer] = weights
 
     with observe_attention(member.model, observer):
         member.model(source, visible, decoder_input(output))
-    layers = torch.stack([seen[layer] for layer in sorted(seen)], dim=1)  # [B, L, H, T, S]
-    return [
-        layers[row, :, :, : len(target), : len(source_ids)].float().cpu()
-        for row, (source_ids, target) in enumerate(zip(sources, targets, strict=True))
-    ]
+    stacked = {  # [B, L, H, Q, K]
+        type_: torch.stack([layers[layer] for layer in sorted(layers)], dim=1)
+        for type_, layers in seen.items()
+    }
+    results = []
+    for row, (source_ids, target) in enumerate(zip(sources, targets, strict=True)):
+        lengths = {
+            "encoder_self": (len(source_ids), len(source_ids)),
+            "decoder_self": (len(target), len(target)),
+            "cross": (len(target), len(source_ids)),
+        }
+        results.append(
+            {
+                type_: weights[row, :, :, : lengths[type_][0], : lengths[type_][1]].float().cpu()
+                for type_, weights in stacked.items()
+            }
+        )
+    return results
 
 
 def link_words(

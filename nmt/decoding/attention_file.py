@@ -1,9 +1,10 @@
 """Attention weights in a file: .npz for numpy, or JSON lines for everything else.
 
-For the output line n (from 1; the lines of an n-best list count one by one) an .npz file holds
-`cross/n`, float32 [layers, heads, target positions, source positions], and the pieces of both sides
-as `source/n` and `target/n`, the end token last. A .jsonl file has one object per line, with the
-keys line, source, target and cross (nested lists of the same shape). Blank lines have empty arrays.
+For the output line n (from 1; the lines of an n-best list count one by one) an .npz file holds the
+weights of each type of attention, such as `cross/n`, float32 [layers, heads, queries, keys], and
+the pieces of both sides as `source/n` and `target/n`, the end token last. A .jsonl file has one
+object per line, with the keys line, source, target and the types (nested lists of the same shape).
+Blank lines have empty arrays.
 """
 
 import contextlib
@@ -38,7 +39,8 @@ class NumpyAttention:
 
     def write(self, number: int, attention: Attention) -> None:
         """Add the arrays of one output line."""
-        self._add(f"cross/{number}", attention.cross)
+        for type_, weights in attention.weights.items():
+            self._add(f"{type_}/{number}", weights)
         self._add(f"source/{number}", np.array(attention.source, dtype=np.str_))
         self._add(f"target/{number}", np.array(attention.target, dtype=np.str_))
 
@@ -71,14 +73,17 @@ class JsonAttention:
 
     def write(self, number: int, attention: Attention) -> None:
         """Add one output line."""
-        rounded = np.round(attention.cross.astype(np.float64), DIGITS).tolist()
+        rounded = {
+            type_: np.round(weights.astype(np.float64), DIGITS).tolist()
+            for type_, weights in attention.weights.items()
+        }
         self.writer.write(
             json.dumps(
                 {
                     "line": number,
                     "source": attention.source,
                     "target": attention.target,
-                    "cross": rounded,
+                    **rounded,
                 },
                 ensure_ascii=False,
             )
@@ -93,7 +98,10 @@ class JsonAttention:
         self.writer.__exit__(kind, error, traceback)
 
 
-def attention_writer(path: Path) -> NumpyAttention | JsonAttention:
+AttentionWriter = NumpyAttention | JsonAttention
+
+
+def attention_writer(path: Path) -> AttentionWriter:
     """The writer that a file's name asks for."""
     if path.suffix == ".npz":
         return NumpyAttention(path)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol, Self
 
 from nmt.config.search_options import SearchOptions
 from nmt.data.text import BadLine, LineWriter
-from nmt.decoding.attention_file import attention_writer
+from nmt.decoding.attention_file import AttentionWriter, attention_writer
 from nmt.decoding.failures import LineFailures
 from nmt.decoding.scorer import PairScore
 from nmt.decoding.streaming import LineSource, in_order, windows
@@ -36,7 +36,12 @@ class Scorer(Protocol):
     """The interface for scoring, which `Translator` has."""
 
     def score_pairs(
-        self, sources: Sequence[str], targets: Sequence[str], *, batch_tokens: int | None = None
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        batch_tokens: int | None = None,
+        attention: Sequence[str] = (),
     ) -> list[PairScore]:
         """The scores of pairs of lines."""
 
@@ -221,13 +226,16 @@ def score_stream(
     targets: LineSource,
     *,
     batch_tokens: int,
+    types: Sequence[str] = (),
+    attention: AttentionWriter | None = None,
     on_bad_line: OnBadLine = "error",
     buffer: int | None = None,
     advance: Callable[[int], object] = bool,
 ) -> LineFailures:
     """Write the log probability of each target line as a translation of the source line.
 
-    Returns the lines without one, which are empty in the output.
+    `attention` is given the attention of these types for each line that has a score. Returns the
+    lines without one, which are empty in the output.
     """
     failures = LineFailures(source.name, "scored")
     for window in windows(number_lines(source, targets, on_bad_line), source.ready, size=buffer):
@@ -235,6 +243,7 @@ def score_stream(
             [line.text for line in window],
             [line.prefix for line in window],
             batch_tokens=batch_tokens,
+            attention=types,
         )
         for line, pair in zip(window, scores, strict=True):
             number = line.number + 1
@@ -243,5 +252,7 @@ def score_stream(
             if failure is not None:
                 failures.add(number, failure, line.problem)
             writer.write("" if failure is not None else f"{pair.log_probability:.6f}")
+            if attention is not None and pair.attention is not None and failure is None:
+                attention.write(number, pair.attention)
             advance(1)
     return failures

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from nmt.decoding.alignment import Attention, observed_attention
 from nmt.decoding.batching import compute_by_halves, length_batches
 from nmt.decoding.ensemble import (
     LENGTH_MULTIPLE,
@@ -24,6 +25,7 @@ class PairScore:
     tokens: tuple[float, ...]  # log probability of each subword, the end token last
     num_dropped: int = 0  # subwords cut off at the end of an over-long source
     failure: Failure | None = None  # why the score is of no use
+    attention: Attention | None = None  # when asked for
 
     @property
     def log_probability(self) -> float:
@@ -42,11 +44,13 @@ def score(
     targets: Sequence[Ids],
     *,
     batch_tokens: int,
+    attention: Sequence[str] = (),
     device: torch.device | str = "cpu",
 ) -> list[PairScore]:
     """Scores in the order of the pairs; sources[i] holds pair i for each member, all with EOS.
 
-    The models have to be in evaluation mode.
+    `attention` names types of the first member's attention, which is observed in a second pass, so
+    that it changes no score. The models have to be in evaluation mode.
     """
     lengths = [
         max(len(target), *map(len, source)) for source, target in zip(sources, targets, strict=True)
@@ -61,8 +65,20 @@ def score(
             multiple=LENGTH_MULTIPLE,
             device=device,
         ).tolist()
-        return [
+        scores = [
             pair_score(row[: len(targets[pair])]) for pair, row in zip(batch, rows, strict=True)
+        ]
+        if not attention:
+            return scores
+        first = [sources[pair][0] for pair in batch]
+        outputs = [targets[pair] for pair in batch]
+        seen = observed_attention(
+            members[0], first, outputs, types=attention, multiple=LENGTH_MULTIPLE, device=device
+        )
+        codec = members[0].codec
+        return [
+            replace(pair, attention=Attention.of(codec, source, target, weights))
+            for pair, source, target, weights in zip(scores, first, outputs, seen, strict=True)
         ]
 
     for batch in length_batches(lengths, batch_tokens=batch_tokens, multiple=LENGTH_MULTIPLE):

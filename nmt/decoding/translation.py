@@ -39,7 +39,7 @@ class Details:
     """The results that are wanted besides the text."""
 
     alignment: AlignmentHead | None = None
-    attention: bool = False
+    attention: tuple[str, ...] = ()  # types of attention
 
 
 NO_DETAILS = Details()

@@ -23,8 +23,8 @@ from nmt.decoding.alignment import (
     Attention,
     Links,
     check_head,
-    cross_attention,
     link_words,
+    observed_attention,
 )
 from nmt.decoding.batching import compute_by_halves, length_batches
 from nmt.decoding.devices import Precision, current, find_device, place
@@ -145,11 +145,12 @@ class Translator:
         *,
         prefixes: Sequence[str] | None = None,
         alignments: bool | AlignmentHead = False,
-        attention: bool = False,
+        attention: bool | Sequence[str] = False,
         **changes: Any,
     ) -> list[Translation]:
         """A translation for each line, in order.
 
+        `attention` names types of attention to return; True means cross-attention.
         `changes` are fields of `SearchOptions` (beam, nbest, max_length, sampling, ...); those left
         out are the model's own. A blank line gives an empty one. A source longer than the model was
         trained for is cut (`num_dropped`); `failure` says why a line has no translation.
@@ -159,12 +160,13 @@ class Translator:
             given.setdefault("fill_memory", False)
         options = replace(self.options, **given)
         head = AlignmentHead() if alignments is True else alignments or None
+        types = ("cross",) if attention is True else tuple(attention or ())
         prefixes = prefixes or [""] * len(texts)
         lines = [
             Line(number, text, prefix)
             for number, (text, prefix) in enumerate(zip(texts, prefixes, strict=True))
         ]
-        found = dict(self.translate_lines(lines, options, Details(head, attention)))
+        found = dict(self.translate_lines(lines, options, Details(head, types)))
         return [found[position] for position in range(len(lines))]
 
     def translate_lines(
@@ -216,9 +218,14 @@ class Translator:
         )
 
     def score_pairs(
-        self, sources: Sequence[str], targets: Sequence[str], *, batch_tokens: int | None = None
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        batch_tokens: int | None = None,
+        attention: Sequence[str] = (),
     ) -> list[PairScore]:
-        """The log probability of each target given its source."""
+        """The log probability of each target given its source; `attention` names types of it."""
         encoded = [self._encode(Line(0, source)) for source in sources]
         with torch.inference_mode(), evaluating(self.members), current(self.device):
             scores = score(
@@ -226,6 +233,7 @@ class Translator:
                 [sentence.sources for sentence in encoded],
                 [self.members[0].codec.target.encode(target) for target in targets],
                 batch_tokens=batch_tokens or self.options.batch_tokens,
+                attention=attention,
                 device=self.device,
             )
         return [
@@ -251,9 +259,7 @@ class Translator:
         """The empty translation, or `count` of them, of a line without words."""
         attention = None
         if details.attention:
-            config = self.members[0].model.config
-            shape = (config.decoder_layers, config.heads, 0, 0)
-            attention = Attention((), (), torch.zeros(shape).numpy())
+            attention = Attention.empty(self.members[0].model.config, details.attention)
         links = None if details.alignment is None else ()
         blank = Translation("", alignment=links, attention=attention)
         return replace(blank, nbest=(blank,) * count) if count > 1 else blank
@@ -339,25 +345,24 @@ class Translator:
         ]
         if not flat or details == NO_DETAILS:
             return plain
-        weights = cross_attention(
+        pairs = [(sentence.sources[0], [*found.tokens, EOS]) for sentence, found in flat]
+        weights = observed_attention(
             self.members[0],
-            [sentence.sources[0] for sentence, _ in flat],
-            [[*hypothesis.tokens, EOS] for _, hypothesis in flat],
+            [source for source, _ in pairs],
+            [target for _, target in pairs],
+            types={"cross", *details.attention},
             multiple=multiple,
             device=self.device,
         )
-        return [
-            replace(
-                translation,
-                alignment=self._links(sentence, hypothesis, matrix, details.alignment),
-                attention=self._attention(sentence, hypothesis, matrix)
-                if details.attention
-                else None,
-            )
-            for translation, (sentence, hypothesis), matrix in zip(
-                plain, flat, weights, strict=True
-            )
-        ]
+        described = []
+        for translation, (sentence, hypothesis), pair, by_type in zip(
+            plain, flat, pairs, weights, strict=True
+        ):
+            links = self._links(sentence, hypothesis, by_type["cross"], details.alignment)
+            wanted = {type_: by_type[type_] for type_ in details.attention}
+            attention = Attention.of(self.members[0].codec, *pair, wanted) if wanted else None
+            described.append(replace(translation, alignment=links, attention=attention))
+        return described
 
     def _links(
         self,
@@ -376,17 +381,6 @@ class Translator:
             head,
             source_words=source_words[: len(sentence.sources[0]) - 1],
             target_words=codec.target.segment_ids(hypothesis.tokens).word_of_piece,
-        )
-
-    def _attention(
-        self, sentence: _Sentence, hypothesis: Hypothesis, weights: torch.Tensor
-    ) -> Attention:
-        """The attention of one output with the pieces it belongs to."""
-        codec = self.members[0].codec
-        return Attention(
-            tuple(map(codec.source.vocabulary.piece, sentence.sources[0])),
-            tuple(map(codec.target.vocabulary.piece, [*hypothesis.tokens, EOS])),
-            weights.numpy(),
         )
 
 

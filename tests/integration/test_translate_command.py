@@ -201,6 +201,42 @@ def test_alignments_and_attention_files(model: Path, tmp_path: Path, expected: l
         )
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".jsonl"])
+def test_the_attention_of_given_text_is_that_of_the_same_translation(
+    model: Path, tmp_path: Path, expected: list[str], suffix: str
+) -> None:
+    """Forced decoding of a translation sees what its own search saw, self-attention included."""
+    types = ["--attention-types", "cross", "encoder_self", "decoder_self"]
+    files = [tmp_path / f"{name}{suffix}" for name in ("found", "forced")]
+    lines = [LINES[0], LINES[1]]
+    found = translate(model, tmp_path, lines, "--attention", str(files[0]), *types)
+    assert found == expected[:2]
+    given = write(tmp_path / "given", found)
+    plain = translate(model, tmp_path, lines, "--score-only", str(given))
+    options = ["--score-only", str(given), "--attention", str(files[1]), *types]
+    assert translate(model, tmp_path, lines, *options) == plain  # the scores are the same
+    if suffix == ".jsonl":
+        records = [[json.loads(line) for line in read(file)] for file in files]
+        assert records[0] == records[1]
+        return
+    one, other = (np.load(file, allow_pickle=False) for file in files)
+    assert sorted(one) == sorted(other)
+    for name in one:
+        assert (one[name] == other[name]).all()
+    for number in (1, 2):
+        source, target = len(one[f"source/{number}"]), len(one[f"target/{number}"])
+        assert one[f"encoder_self/{number}"].shape == (2, 4, source, source)
+        decoder = one[f"decoder_self/{number}"]
+        assert decoder.shape == (2, 4, target, target)
+        assert (decoder == np.tril(decoder)).all()
+        assert one[f"cross/{number}"].shape == (2, 4, target, source)
+
+
+def test_attention_types_need_a_file(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", str(model), "--attention-types", "cross"]) == 2
+    assert "--attention-types: expected --attention FILE" in capsys.readouterr().err
+
+
 def test_ensembles(model: Path, tmp_path: Path, expected: list[str]) -> None:
     source = write(tmp_path / "source", LINES)
     output = tmp_path / "output"
