@@ -1,5 +1,7 @@
 """Mistakes and mishaps that a user can act on; each carries the exit code of the command."""
 
+import importlib
+
 
 class UserError(Exception):
     """Bad input or configuration: one line that names the place and says what to do."""
@@ -47,6 +49,17 @@ class IntegrityError(UserError):
 
 class MemoryLimitError(UserError):
     """The requested work does not fit into the memory of this machine."""
+
+
+def require_package(package: str, *, extra: str, purpose: str) -> None:
+    """Reject a missing package that is not needed by all; `pip install nmt[extra]` installs it."""
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise UserError(
+            f"{purpose}: the package {package.partition('.')[0]} is needed and could not be "
+            f"imported ({error}); install it with: pip install 'nmt[{extra}]'"
+        ) from error
 
 
 # Parts of the messages with which torch and the libraries below it report refused memory.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nmt.checkpoint.model_directory import LoadedModel, codec_files
 from nmt.config.config import ModelConfig
 from nmt.data.vocabulary import CONTROL, Vocabulary
-from nmt.errors import UserError
+from nmt.errors import UserError, require_package
 from nmt.model.attention import CrossAttention, SelfAttention
 from nmt.model.embeddings import sinusoids
 from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer, FeedForward, Residual
@@ -35,7 +35,7 @@ LEAST_POSITIONS = 1024  # the default length limit of CTranslate2
 
 def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quantization) -> None:
     """Create the directory `output`, which must not exist (or be empty)."""
-    require_ctranslate2()
+    require_package("ctranslate2", extra="ctranslate2", purpose="--format ctranslate2")
     check_attention(loaded.model.config, name=str(loaded.path))
     controls = control_names(loaded.codec.source.vocabulary, loaded.codec.target.vocabulary)
     spec = make_spec(loaded, controls)
@@ -48,17 +48,6 @@ def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quant
             (directory / name).write_bytes(data)
         shared = (directory / "shared_vocabulary.json").exists()
         (directory / README).write_bytes(readme(controls, shared=shared).encode())
-
-
-def require_ctranslate2() -> None:
-    """Reject a missing ctranslate2 package, which only this command needs."""
-    try:
-        import ctranslate2  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "the package ctranslate2 is needed and could not be imported "
-            f"({error}); install it with: pip install 'nmt[ctranslate2]'"
-        ) from error
 
 
 def check_attention(config: ModelConfig, *, name: str) -> None:

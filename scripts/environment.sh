@@ -84,7 +84,7 @@ install_unlocked() {
     pip "${pinned[@]}" setuptools
     # torch first: so that nothing else asks for another version of it
     pip "${pinned[@]}" torch
-    pip "${pinned[@]}" --no-build-isolation --editable '.[chinese,development]'
+    pip "${pinned[@]}" --no-build-isolation --editable '.[development]'
 }
 
 stamp=.venv/installed

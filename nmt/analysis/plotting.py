@@ -8,12 +8,10 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import matplotlib
-from matplotlib import font_manager
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # The palette of Okabe and Ito, without its yellow, which is too light for lines on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -47,6 +45,9 @@ FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen H
 @contextmanager
 def styled() -> Iterator[None]:
     """Use our style, whatever the user's own settings of matplotlib are."""
+    import matplotlib
+    from matplotlib import font_manager
+
     installed = set(font_manager.get_font_names())
     family = [font for font in FONTS if font in installed]
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -58,19 +59,22 @@ def styled() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> "Figure":
     """A figure outside pyplot, which would keep global state; sizes are in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def png(figure: Figure) -> bytes:
+def png(figure: "Figure") -> bytes:
     """The figure as a PNG file."""
     return render(figure, "png")
 
 
-def render(figure: Figure, kind: Literal["png", "pdf"]) -> bytes:
+def render(figure: "Figure", kind: Literal["png", "pdf"]) -> bytes:
     """The figure as a file, without a date or a version, so that equal figures have equal bytes."""
     data = io.BytesIO()
     figure.savefig(data, format=kind, metadata=dict.fromkeys(NOT_WRITTEN[kind]))
@@ -82,7 +86,7 @@ def look(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKS[number % len(MARKS)]}
 
 
-def legend(figure: Figure, entries: dict[str, Any]) -> None:
+def legend(figure: "Figure", entries: dict[str, Any]) -> None:
     """Add a legend below all panels."""
     # matplotlib leaves out labels that begin with an underscore.
     labels = [f" {label}" if label.startswith("_") else label for label in entries]

@@ -13,7 +13,7 @@ from nmt.cli import console
 from nmt.cli.arguments import add_number, add_outside_kinds, add_path, new_parser, whole_number
 from nmt.cli.pair_arguments import add_gold, add_reading, check_needs, open_model, read_gold
 from nmt.data.text import read_text
-from nmt.errors import DataError, IntegrityError, UserError
+from nmt.errors import DataError, IntegrityError, UserError, require_package
 
 if TYPE_CHECKING:
     from nmt.analysis.analyze import Input, ModelAnalysis
@@ -91,6 +91,7 @@ def add_word_classes(parser: console.Parser) -> None:
 
 def analyze(arguments: argparse.Namespace) -> None:
     """Measure every model, then write all files at once."""
+    require_package("matplotlib", extra="analysis", purpose="figures")
     names = model_names(arguments)
     output = arguments.output.resolve()
     check_output(output)

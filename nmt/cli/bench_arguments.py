@@ -12,7 +12,7 @@ from nmt.cli.arguments import (
     outside_kind,
     positive,
 )
-from nmt.errors import UserError
+from nmt.errors import UserError, require_package
 
 
 def add_numbers(
@@ -64,6 +64,8 @@ def check_files(
     """Reject output files that could not be written, before the long measurements begin."""
     outputs = [arguments.json, arguments.figure, *others]
     check_outputs(outputs, inputs)
+    if arguments.figure is not None:
+        require_package("matplotlib", extra="analysis", purpose="--figure")
     for path in outputs:
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
             raise UserError(f"{path}: expected the name of a file in a directory that exists")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
-from nmt.errors import DataError
+from nmt.errors import DataError, require_package
 
 PRIVATE_USE = "".join(map(chr, range(0xE000, 0xF900)))  # characters without a meaning in Unicode
 
@@ -134,15 +134,10 @@ def _is_alphabetic(character: str) -> bool:
 @functools.cache
 def _load_jieba() -> Any:
     """The segmenter of jieba; loading its dictionary takes about a second per process."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import jieba
-    except ImportError:
-        raise DataError(
-            "the tokenizer `jieba` needs the package jieba: pip install nmt[chinese]; or set "
-            "`data.tokenizer` to none"
-        ) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        require_package("jieba", extra="chinese", purpose="the tokenizer jieba")
+        import jieba
     jieba.setLogLevel(logging.ERROR)
     segmenter = jieba.Tokenizer()
     # By default jieba loads a cache file from the shared temporary directory, which is not safe.

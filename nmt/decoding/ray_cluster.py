@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from nmt.data.text import regular_file_status
 from nmt.decoding.text_blocks import TextBlock, cut_blocks, matching_blocks
 from nmt.decoding.workers import WorkerFailure
-from nmt.errors import UserError
+from nmt.errors import UserError, require_package
 
 logger = logging.getLogger(__name__)
 
@@ -102,23 +102,12 @@ class BlockWorker(Generic[Item]):
         return {"result": result}
 
 
-def require_ray() -> None:
-    """Reject a missing ray package, which only --ray needs."""
-    try:
-        import ray.data  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"--ray: the package ray is needed and could not be imported ({error}); install it "
-            "with: pip install 'nmt[ray]'"
-        ) from error
-
-
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
     """A connection to the cluster at an address, or (`local`) a cluster on this machine."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    require_ray()
+    require_package("ray.data", extra="ray", purpose="--ray")
     import ray
 
     check_reachable(address)

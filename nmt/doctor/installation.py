@@ -91,7 +91,8 @@ def find_packages(installed: Distribution | None) -> list[Package]:
     for line in (installed and installed.requires) or ():
         requirement, _, condition = line.partition(";")
         match = REQUIREMENT.match(requirement)
-        if match is not None and "development" not in condition:
+        own = match is not None and match[0] == "nmt"  # an extra that consists of others
+        if match is not None and not own and "development" not in condition:
             wanted.setdefault(match[0], "extra" not in condition)
     for name in BESIDES:
         wanted.setdefault(name, False)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nmt.errors import require_package
 from nmt.ops.entmax import Beta, backward_, entmax, solve_
 from nmt.ops.masking import MaskBlock, clear_empty_rows, hide, open_empty_rows
 from nmt.ops.native.interface import MOST_K, RowMap
@@ -159,6 +160,7 @@ class Entmax(ScoreMapping):
 
 def package_entmax(scores: Tensor, visible: Tensor | None, beta: Beta) -> Tensor:
     """alpha-entmax by the `entmax` package, which does not handle rows without a visible key."""
+    require_package("entmax", extra="entmax", purpose="`backend: package`")
     from entmax import entmax15, entmax_bisect, sparsemax
 
     scores = hide(scores, open_empty_rows(visible))

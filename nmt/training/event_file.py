@@ -20,6 +20,15 @@ OVERVIEW = {
 ATTENTION = ("attention", "alignment_head")
 
 
+def is_tensorboard_installed() -> bool:
+    """Whether the package that describes the format can be imported."""
+    try:
+        import tensorboard.compat.proto.event_pb2  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def event_path(directory: Path) -> Path:
     """A new name that tensorboard takes for a file of events."""
     name = f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}"

@@ -11,12 +11,20 @@ from types import TracebackType
 from typing import Any, Self
 
 from nmt.errors import UserError
-from nmt.training.event_file import event_path, events, first_events, text_event
+from nmt.training.event_file import (
+    event_path,
+    events,
+    first_events,
+    is_tensorboard_installed,
+    text_event,
+)
 from nmt.training.failures import WriteFailures
 
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 LOG = "train.log"
+
+logger = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 
@@ -34,24 +42,32 @@ class RunLog:
         self.metrics = AppendedFile(run_dir / METRICS)
         self.handler = LogFile(AppendedFile(run_dir / LOG), failures)
         failures.attempt(self.metrics.path, lambda: forget_after(self.metrics.path, update))
-        self.board = AppendedFile(event_path(run_dir / TENSORBOARD))
-        if failures.attempt(self.board.path, self.begin_board):
-            self.remove_other_boards()
+        self.board: AppendedFile | None = None
+        if is_tensorboard_installed():
+            self.board = AppendedFile(event_path(run_dir / TENSORBOARD))
+            self.begin_board(self.board)
         logging.getLogger("nmt").addHandler(self.handler)
+        if self.board is None:
+            logger.info(
+                "tensorboard is not installed, so no file is written for it (pip install "
+                "'nmt[tensorboard]'); %s has all numbers",
+                METRICS,
+            )
 
-    def begin_board(self) -> None:
-        """Write the config and all records so far to the new tensorboard file."""
+    def begin_board(self, board: "AppendedFile") -> None:
+        """Write the config and all records so far to a new file, which replaces earlier ones."""
         config = self.metrics.path.with_name("config.yaml")
         text = config.read_text(encoding="utf-8") if config.exists() else ""
         start = first_events() + text_event("config", f"```yaml\n{text}```")
-        self.board.append(start + events(read_records(self.metrics.path)))
 
-    def remove_other_boards(self) -> None:
-        """Delete the tensorboard files of earlier starts: the new one holds all that they held."""
-        for path in self.board.path.parent.glob("events.out.tfevents.*"):
-            if path != self.board.path:
-                with suppress(OSError):
-                    path.unlink()
+        def append() -> None:
+            board.append(start + events(read_records(self.metrics.path)))
+
+        if self.failures.attempt(board.path, append):
+            for path in board.path.parent.glob("events.out.tfevents.*"):
+                if path != board.path:
+                    with suppress(OSError):
+                        path.unlink()
 
     def write(self, event: str, update: int, values: Record) -> None:
         """One record; numbers also go to tensorboard as `event/name`."""
@@ -59,7 +75,8 @@ class RunLog:
         record = {"event": event, "update": update, "time": now, **values}
         line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
         self.failures.attempt(self.metrics.path, lambda: self.metrics.append(line))
-        self.failures.attempt(self.board.path, lambda: self.board.append(events([record])))
+        if (board := self.board) is not None:
+            self.failures.attempt(board.path, lambda: board.append(events([record])))
 
     def sync(self) -> None:
         """Before a checkpoint: the records that it builds on must be on disk."""
@@ -79,7 +96,8 @@ class RunLog:
             self.handler.handle(last)
         logging.getLogger("nmt").removeHandler(self.handler)
         for file in (self.handler.file, self.metrics, self.board):
-            file.close()
+            if file is not None:
+                file.close()
 
 
 class AppendedFile:

@@ -33,4 +33,5 @@ def test_everything_the_project_names_is_pinned() -> None:
     for extra in project["project"]["optional-dependencies"].values():
         named += extra
     pinned = {line.partition("==")[0].lower() for line in read("constraints.txt")}
-    assert {re.split(r"[<>=;\[ ]", name)[0].lower() for name in named} <= pinned
+    names = {re.split(r"[<>=;\[ ]", name)[0].lower() for name in named}
+    assert names - {"nmt"} <= pinned  # an extra may name others

@@ -1,8 +1,6 @@
 """Tokenizers and their detokenizers."""
 
-import builtins
 import sys
-from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 
 from nmt.data import tokenizer as tokenizer_module
 from nmt.data.tokenizer import make_tokenizer
-from nmt.errors import DataError
+from nmt.errors import DataError, UserError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=60)
 
@@ -97,24 +95,10 @@ def test_jieba_keeps_all_but_blanks(text: str) -> None:
 
 
 def test_jieba_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real_import = builtins.__import__
-
-    def no_jieba(
-        name: str,
-        globals: Mapping[str, object] | None = None,
-        locals: Mapping[str, object] | None = None,
-        fromlist: Sequence[str] = (),
-        level: int = 0,
-    ) -> object:
-        if name == "jieba":
-            raise ImportError(name)
-        return real_import(name, globals, locals, fromlist, level)
-
-    monkeypatch.delitem(sys.modules, "jieba", raising=False)
-    monkeypatch.setattr(builtins, "__import__", no_jieba)
+    monkeypatch.setitem(sys.modules, "jieba", None)
     tokenizer_module._load_jieba.cache_clear()
     tokenizer_module.make_tokenizer.cache_clear()
-    with pytest.raises(DataError, match=r"pip install nmt\[chinese\]"):
+    with pytest.raises(UserError, match=r"pip install 'nmt\[chinese\]'"):
         make_tokenizer("jieba", "zh")
 
 
