@@ -9,10 +9,16 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
 python="${PYTHON:-python3}"
-if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-    echo "$python is older than 3.11; set PYTHON to a newer interpreter" >&2
-    exit 2
-fi
+version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2> /dev/null || true)"
+case "$version" in
+    3.1[1-9] | 3.[2-9][0-9]) ;;
+    *)
+        found="there is no $python that runs"
+        [ -z "$version" ] || found="$python is Python $version"
+        echo "expected Python 3.11 or newer, but $found; set PYTHON to the path of another" >&2
+        exit 2
+        ;;
+esac
 if [ "${1:-}" = --without-packages ]; then
     export PYTHONPATH="$PWD"
     return
@@ -57,33 +63,79 @@ elif [ "${NMT_ENVIRONMENT:-auto}" = auto ] && [ -z "$active" ] && [ -n "$outside
         "(pip install --editable . installs nmt in the active one)" >&2
 fi
 
+# Progress bars are for people; without a terminal only what goes wrong is shown.
+verbosity=--quiet
+[ ! -t 2 ] || verbosity=--progress-bar=on
+
 pip() {
-    .venv/bin/python -m pip "$@"
+    .venv/bin/python -m pip "$@" >&2
+}
+
+# Which torch: without CUDA where there is no NVIDIA GPU and pip knows of such a build, by
+# PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL. NMT_TORCH=cuda or NMT_TORCH=cpu decides it otherwise.
+choose_torch() {
+    local version gpu=no build=cuda
+    version="$(sed -n 's/^torch==//p' constraints.txt)"
+    if [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi > /dev/null; then
+        gpu=yes
+    fi
+    case "${NMT_TORCH:-auto}" in
+        auto) [ "$gpu" = yes ] || ! pip_knows "$version+cpu" || build=cpu ;;
+        cpu | cuda) build="$NMT_TORCH" ;;
+        *)
+            echo "NMT_TORCH: expected auto, cpu or cuda, got $NMT_TORCH" >&2
+            exit 2
+            ;;
+    esac
+    say_size "$build" "$gpu"
+    # To pip, the build without CUDA is another 2.13.0, and the newer one, unless it is told so.
+    torch="torch===$version"
+    [ "$build" != cpu ] || torch="torch==$version+cpu"
+}
+
+pip_knows() {
+    [[ "$(.venv/bin/python -m pip index versions torch 2> /dev/null)" == *"$1"* ]]
+}
+
+# Sizes of the files of requirements.lock for Python 3.11 on Linux, 18 November 2026: 411 MB without
+# torch; torch without CUDA 192 MB; torch with CUDA 527 MB, and 2,006 MB for what that needs.
+say_size() {
+    if [ "$1" = cpu ]; then
+        echo "Up to 0.6 GB will be downloaded (torch without CUDA)" >&2
+    elif [ "$(uname -sm)" != "Linux x86_64" ]; then
+        echo "Up to 0.6 GB will be downloaded" >&2
+    else
+        echo "Up to 2.9 GB will be downloaded (torch with CUDA)" >&2
+        if [ "$2" = no ]; then
+            echo "warning: this machine has no NVIDIA GPU, but pip knows of no build of torch without CUDA;" \
+                "to download 0.6 GB instead, stop with Ctrl-C and set" \
+                "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu" >&2
+        fi
+    fi
 }
 
 # Every file is checked against the SHA-256 in requirements.lock, which lists all that is needed: no
 # resolving, no build environment with unknown tools in it.
 install_locked() {
-    local locked=(install --quiet --no-deps --require-hashes --only-binary :all:)
-    # Where pip knows of a torch without CUDA, by PIP_FIND_LINKS say, that one is enough.
-    grep '^torch==' requirements.lock | sed 's/ /+cpu /' > .venv/torch.lock
-    pip "${locked[@]}" --requirement .venv/torch.lock 2> /dev/null || true
-    grep '^setuptools==' requirements.lock > .venv/build.lock &&
+    local locked=(install "$verbosity" --no-deps --require-hashes --only-binary :all:)
+    grep '^torch==' requirements.lock | sed "s/^[^ ]*/$torch/" > .venv/torch.lock
+    pip "${locked[@]}" --requirement .venv/torch.lock &&
+        grep '^setuptools==' requirements.lock > .venv/build.lock &&
         pip "${locked[@]}" --requirement .venv/build.lock &&
         # jieba has no wheel
         pip "${locked[@]}" --no-binary jieba --no-build-isolation --requirement requirements.lock &&
         if .venv/bin/python scripts/needs_cuda.py; then
             pip "${locked[@]}" --requirement requirements-cuda.lock
         fi &&
-        pip install --quiet --no-deps --no-build-isolation --editable . && pip check --quiet
+        pip install "$verbosity" --no-deps --no-build-isolation --editable . && pip check --quiet
 }
 
 # The same versions without checksums, for a platform or an index that has other files.
 install_unlocked() {
-    local pinned=(install --quiet --constraint constraints.txt)
+    local pinned=(install "$verbosity" --constraint constraints.txt)
     pip "${pinned[@]}" setuptools
     # torch first: so that nothing else asks for another version of it
-    pip "${pinned[@]}" torch
+    pip "${pinned[@]}" "$torch"
     pip "${pinned[@]}" --no-build-isolation --editable '.[development]'
 }
 
@@ -93,6 +145,7 @@ wanted="$(cat pyproject.toml setup.py constraints.txt requirements*.lock nmt/ops
 if [ ! -L .venv ] && [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     echo "Setting up .venv (a few minutes on a new machine)" >&2
     [ -x .venv/bin/python ] || "$python" -m venv .venv
+    choose_torch
     if ! install_locked; then
         if [ "${NMT_REQUIRE_HASHES:-0}" = 1 ]; then
             echo "Not every file matches requirements.lock; NMT_REQUIRE_HASHES=1 allows no other" >&2

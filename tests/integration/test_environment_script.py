@@ -1,4 +1,4 @@
-"""scripts/environment.sh in a real shell: which environment a recipe runs in."""
+"""scripts/environment.sh in a real shell: which environment is used, and how one is made."""
 
 import os
 import shutil
@@ -100,3 +100,66 @@ def test_the_projects_own_environment_may_be_active(project, tmp_path):
     assert len(done.stderr.splitlines()) == 1
     done = run(project, "no-such-variant", active=own, NMT_ENVIRONMENT="active")
     assert done.stderr.startswith(f"Using the active environment {own} ")
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [(None, "there is no {python} that runs"), ("echo 2.7", "{python} is Python 2.7")],
+    ids=["none", "old"],
+)
+def test_an_interpreter_of_no_use_is_one_message(project, tmp_path, script, found):
+    python = tmp_path / "python9"
+    if script is not None:
+        python.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        python.chmod(0o755)
+    expected = f"expected Python 3.11 or newer, but {found.format(python=python)}; set PYTHON to"
+    done = run(project, "softmax", PYTHON=str(python))
+    assert done.returncode == 2
+    assert done.stderr == f"{expected} the path of another\n"
+    demo = ["bash", str(project / "scripts/demo.sh")]  # a script that stops at the first error
+    done = subprocess.run(
+        demo, env={**os.environ, "PYTHON": str(python)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (2, f"{expected} the path of another\n")
+
+
+def set_up(project: Path, packages: Path, **settings: str) -> list[str]:
+    """The messages of a set-up by pip that knows only some files, none of which is a package."""
+    pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(packages)}
+    pip |= {"NMT_REQUIRE_HASHES": "1", "PIP_EXTRA_INDEX_URL": ""}
+    done = run(project, "softmax", **pip, **settings)
+    assert done.returncode == 7, done.stderr  # nothing can be installed
+    return done.stderr.splitlines()
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux"
+    or Path("/proc/driver/nvidia/version").exists()
+    or shutil.which("nvidia-smi") is not None,
+    reason="for Linux without an NVIDIA GPU",
+)
+def test_the_size_of_the_download_is_said_before_it_starts(project, tmp_path):
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    start, size, warning, *_ = set_up(project, packages)
+    assert start.startswith("Setting up .venv")
+    assert size == "Up to 2.9 GB will be downloaded (torch with CUDA)"
+    assert warning.startswith(
+        "warning: this machine has no NVIDIA GPU, but pip knows of no build of torch"
+    )
+    assert "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu" in warning
+
+    (pinned,) = (
+        line.removeprefix("torch==")
+        for line in (project / "constraints.txt").read_text(encoding="utf-8").split()
+        if line.startswith("torch==")
+    )
+    python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    name = f"torch-{pinned}+cpu-{python}-{python}-manylinux_2_28_x86_64.whl"
+    (packages / name).write_bytes(b"")
+    _, size, after, *_ = set_up(project, packages)
+    assert size == "Up to 0.6 GB will be downloaded (torch without CUDA)"
+    assert not after.startswith("warning")
+    _, size, *rest = set_up(project, packages, NMT_TORCH="cuda")
+    assert size == "Up to 2.9 GB will be downloaded (torch with CUDA)"
+    assert f"No matching distribution found for torch==={pinned}" in "\n".join(rest)
