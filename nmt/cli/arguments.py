@@ -1,6 +1,7 @@
 """Command-line arguments that several commands share, read by the rules of configurations."""
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -88,6 +89,14 @@ def add_path(
 ) -> None:
     """An option that names a file or directory."""
     group.add_argument(flag, type=Path, metavar=metavar, help=meaning, **more)
+
+
+def check_new_directory(output: Path) -> None:
+    """Reject an output that exists, because nothing is ever overwritten."""
+    if not os.path.lexists(output):
+        return
+    if not output.is_dir() or output.is_symlink() or any(output.iterdir()):
+        raise UserError(f"--output {output}: exists; remove it or choose another directory")
 
 
 def add_number(

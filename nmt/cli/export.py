@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli import console
-from nmt.cli.arguments import add_choice, add_outside_kinds, add_path
+from nmt.cli.arguments import add_choice, add_outside_kinds, add_path, check_new_directory
 from nmt.cli.pair_arguments import MODEL
-from nmt.errors import UserError
 
 logger = logging.getLogger("nmt.cli.export")
 
@@ -43,22 +42,14 @@ def build_parser() -> console.Parser:
 def export(arguments: argparse.Namespace) -> None:
     """Check the output directory, load the model and write it."""
     output = Path(os.path.abspath(arguments.output))
-    check_output(output)
+    check_new_directory(output)
     from nmt.checkpoint.model_directory import load_model
     from nmt.checkpoint.selection import find_model
-    from nmt.export import export_ctranslate2
+    from nmt.exchange.ctranslate2 import export_ctranslate2
 
     loaded = load_model(find_model(arguments.model))
     export_ctranslate2(loaded, output, quantization=arguments.quantization)
     logger.info("%s: %s in %s", output, loaded.path, arguments.quantization)
-
-
-def check_output(output: Path) -> None:
-    """Reject an output that exists, because nothing is ever overwritten."""
-    if not os.path.lexists(output):
-        return
-    if not output.is_dir() or output.is_symlink() or any(output.iterdir()):
-        raise UserError(f"--output {output}: exists; remove it or choose another directory")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -206,12 +206,19 @@ class ModelConfig:
     encoder_layers: Layers = 6  # layers of the encoder
     decoder_layers: Layers = 6  # layers of the decoder
     feed_forward_dim: InnerWidth = 2048  # width inside the feed-forward sublayer
+    # between its two layers; swish is x * sigmoid(x)
+    feed_forward_activation: Literal["relu", "gelu", "swish"] = "relu"
     dropout: Probability = 0.1  # on embeddings and residual branches
     attention_dropout: Probability = 0.1  # on attention weights
     feed_forward_dropout: Probability = 0.0  # inside the feed-forward sublayer
     norm: Literal["post", "pre"] = "post"  # LayerNorm after or before each sublayer
+    norm_epsilon: PositiveFloat = 1e-6  # added to the variance by LayerNorm
+    scale_embeddings: bool = True  # multiply embeddings by the square root of dim
+    # wavelengths of the positions: geometric from 2 pi to 10000 * 2 pi, that one included or not
+    position_wavelengths: Literal["inclusive", "exclusive"] = "inclusive"
     # weights that are shared; target: target embeddings and output; all: source embeddings, too
     tie_embeddings: Literal["none", "target", "all"] = "target"
+    output_bias: bool = False  # one learned number per entry of the target vocabulary
     # of the projections; uniform_unit_scaling is what the authors of ReLA use: it draws query, key
     # and value of self-attention as one matrix of D x 3D, so that they start smaller by sqrt(2)
     initializer: Literal["xavier", "uniform_unit_scaling"] = "xavier"

@@ -25,6 +25,7 @@ from nmt.config.scalars import check_fields
 from nmt.errors import UserError
 
 EarlyStop = Literal["likely", "exact"]
+Normalization = Literal["gnmt", "length"]
 
 
 def shown(help_text: str, metavar: str = "N", *, flag: str = "") -> dict[str, str]:
@@ -71,6 +72,14 @@ class DecodeConfig:
 
     beam: Beam = field(default=4, metadata=shown("hypotheses kept; 1 is greedy search"))
     length_penalty: Power = field(default=0.6, metadata=shown("higher prefers longer outputs", "P"))
+    normalization: Normalization = field(
+        default="gnmt",
+        metadata=shown(
+            "the length penalty divides the log probability of n subwords by ((5 + n) / 6)^P "
+            "(gnmt), or by n^P as Marian and Hugging Face do (length)",
+            "",
+        ),
+    )
     batch_tokens: BatchTokens = field(
         default=4096,
         metadata=shown(
@@ -93,6 +102,11 @@ class DecodeConfig:
             "",
         ),
     )
+
+    def divisor(self, length: int) -> float:
+        """The divisor of the log probability of an output of this length (with the end token)."""
+        base = float(length) if self.normalization == "length" else (5.0 + length) / 6.0
+        return float(base**self.length_penalty)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.model.attention import AttentionCore, CrossAttention, SelfAttention
-from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer, FeedForward, Residual
+from nmt.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from nmt.model.transformer import Transformer
 from nmt.ops.native import interface
 from nmt.ops.native.interface import address
@@ -22,6 +22,7 @@ from nmt.ops.native.interface import address
 TINY = 1e-30
 LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric
 HEAD_NORMS = {"none": 0, "rms": 1, "layer": 2}
+ACTIVATIONS = {"relu": 0, "gelu": 1, "swish": 2}
 
 
 class Packer:
@@ -148,7 +149,8 @@ class Packer:
             hidden_dim=config.feed_forward_dim,
             num_layers=len(layers),
             pre_norm=int(config.norm == "pre"),
-            epsilon=LAYER_NORM_EPSILON,
+            activation=ACTIVATIONS[config.feed_forward_activation],
+            epsilon=config.norm_epsilon,
             layers=array,
             final=self.layer_norm(final, config.dim),
         )

@@ -86,4 +86,4 @@ def pack(model: Transformer, *, int8: bool) -> Callable[[Tensor], Tensor]:
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
                 setattr(module, name, kind(child.weight, child.bias))
-    return kind(model.output_weight, None)
+    return kind(model.output_weight, model.output_bias)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from nmt.config.search_options import DecodeConfig
 from nmt.decoding.alignment import Attention, observed_attention
 from nmt.decoding.batching import compute_by_halves, length_batches
 from nmt.decoding.ensemble import (
@@ -14,7 +15,6 @@ from nmt.decoding.ensemble import (
     Member,
     target_log_probabilities,
 )
-from nmt.decoding.search import length_penalty
 from nmt.decoding.translation import Failure
 
 
@@ -32,9 +32,9 @@ class PairScore:
         """The log probability of the whole target."""
         return sum(self.tokens)
 
-    def score(self, power: float) -> float:
-        """The score that search would have reported with this length penalty."""
-        return self.log_probability / float(length_penalty(len(self.tokens), power))
+    def score(self, options: DecodeConfig) -> float:
+        """The score that search would have reported with these options."""
+        return self.log_probability / options.divisor(len(self.tokens))
 
 
 @torch.inference_mode()

@@ -16,8 +16,8 @@ The logits and the scores of hypotheses stay on the device. The host follows by 
 chosen (search_record.py), for which it waits once per step. On a GPU it waits for the step before
 the last, while the GPU is already computing the next one: sentences that are over leave one step
 later, with the same results.
-A finished hypothesis scores log p / ((5 + n) / 6)^length_penalty (Wu et al. 2016, equation 14); its
-length n counts the end token.
+A finished hypothesis scores log p / ((5 + n) / 6)^length_penalty (Wu et al. 2016, equation 14), or
+log p / n^length_penalty with `normalization: length`; its length n counts the end token.
 """
 
 from collections.abc import Sequence
@@ -31,16 +31,10 @@ from torch import Tensor
 
 from nmt.config.search_options import SearchOptions
 from nmt.decoding.choices import choose_samples
-from nmt.decoding.search_record import (
-    ChosenStep,
-    Hypothesis,
-    Integers,
-    SearchRecord,
-    length_penalty,
-)
+from nmt.decoding.search_record import ChosenStep, Hypothesis, Integers, SearchRecord
 from nmt.ops.beam import Candidates, choose_beam, normalize
 
-__all__ = ["Hypothesis", "StepFunction", "Symbols", "length_penalty", "search"]
+__all__ = ["Hypothesis", "StepFunction", "Symbols", "search"]
 
 # A token that search is forced to take (of a prefix, or the end at the maximum length) although its
 # probability is 0 costs this much instead of the whole hypothesis.

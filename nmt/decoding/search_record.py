@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from nmt.config.search_options import SearchOptions
 
@@ -59,17 +57,6 @@ class Ending(NamedTuple):
     parent: int
 
 
-def length_penalty(length: Tensor | float, power: float) -> Tensor:
-    """The divisor of the log probability of an output of this length (with the end token)."""
-    return ((5.0 + torch.as_tensor(length, dtype=torch.float64)) / 6.0) ** power
-
-
-@cache
-def penalty(length: int, power: float) -> float:
-    """The length penalty as a number."""
-    return float(length_penalty(length, power))
-
-
 class SearchRecord:
     """Follows a search step by step; its rows are the sentences of the last step added."""
 
@@ -86,8 +73,8 @@ class SearchRecord:
         self.num_finished = np.zeros(size, dtype=np.int64)
         self.best = np.full((size, options.nbest), -np.inf)  # of the finished, in falling order
         self.longest = np.array(max_lengths, dtype=np.int64) + 1  # with the end token
-        power = options.length_penalty
-        self.least_penalty = np.array([penalty(limit + 1, power) for limit in max_lengths])
+        self.divisor = cache(options.divisor)
+        self.least_penalty = np.array([self.divisor(limit + 1) for limit in max_lengths])
 
     @property
     def is_complete(self) -> bool:
@@ -134,7 +121,7 @@ class SearchRecord:
     def _finish(self, chosen: ChosenStep, ended: npt.NDArray[np.bool_], length: int) -> None:
         """Store the hypotheses that ended after `length` tokens, and their scores."""
         scores = np.where(ended, chosen.finished_scores, -np.inf)
-        scores /= penalty(length + 1, self.options.length_penalty)
+        scores /= self.divisor(length + 1)
         self.any_finished = True
         self.num_finished += ended.sum(axis=1)
         both = np.concatenate([self.best, scores], axis=1)
@@ -170,10 +157,10 @@ class SearchRecord:
         soonest = max(length + 2, options.min_length + 1)  # with the end token
         divisor: Scores | float = self.least_penalty
         if options.length_penalty < 0.0:
-            divisor = penalty(soonest, options.length_penalty)
+            divisor = self.divisor(soonest)
         elif options.early_stop == "likely":
             ahead = soonest + max(LIKELY_TOKENS, int(LIKELY_SHARE * soonest))
-            likely = penalty(ahead, options.length_penalty)
+            likely = self.divisor(ahead)
             divisor = np.where(self.longest > ahead, likely, self.least_penalty)
         reached = np.minimum(live, 0.0) / divisor
         self.over |= (self.num_finished >= options.nbest) & (self.best[:, -1] >= reached)

@@ -6,39 +6,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nmt.config.config import ModelConfig
 from nmt.model.dropout import Dropout
 
 
-def sinusoids(positions: Tensor, dim: int) -> Tensor:
+def sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
     """[P, D] for positions [P]: sines in the first half of the width, cosines in the second."""
+    dim = config.dim
     half = (dim + 1) // 2
-    # Wavelengths run geometrically from 2 pi to 10000 * 2 pi, both ends included.
+    # Wavelengths run geometrically from 2 pi to 10000 * 2 pi, which is the last one or the next.
+    steps = half - 1 if config.position_wavelengths == "inclusive" else half
     rates = torch.arange(half, dtype=torch.float64, device=positions.device)
-    rates = torch.exp(rates * (-math.log(10000.0) / max(half - 1, 1)))
+    rates = torch.exp(rates * (-math.log(10000.0) / max(steps, 1)))
     angles = positions.to(torch.float64)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], dim=-1)[:, :dim].float()
 
 
 class PositionalInput(nn.Module):
-    """Embeddings scaled by sqrt(D), plus positions, with dropout; owns no parameter.
+    """Embeddings, scaled by sqrt(D) or not, plus positions, with dropout; owns no parameter.
 
     The table of positions is computed, grows by doubling, and is no part of the state dict.
     """
 
     table: Tensor
 
-    def __init__(self, dim: int, dropout: float) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.dim = dim
-        self.scale = math.sqrt(dim)
-        self.dropout = Dropout(dropout)
-        self.register_buffer("table", torch.empty(0, dim), persistent=False)
+        self.config = config
+        self.scale = math.sqrt(config.dim) if config.scale_embeddings else 1.0
+        self.dropout = Dropout(config.dropout)
+        self.register_buffer("table", torch.empty(0, config.dim), persistent=False)
         self.reset_table()
 
     def reset_table(self) -> None:
         """Compute the first positions, unless the model is only a shape so far."""
         if not self.table.is_meta:
-            self.table = sinusoids(torch.arange(512, device=self.table.device), self.dim)
+            self.table = sinusoids(torch.arange(512, device=self.table.device), self.config)
 
     def forward(self, tokens: Tensor, embedding: Tensor) -> Tensor:
         """[B, T, D] for tokens [B, T]; embedding is [V, D]."""
@@ -56,5 +59,5 @@ class PositionalInput(nn.Module):
         """The first `length` position vectors, [length, D]."""
         if length > self.table.shape[0]:
             count = 1 << (length - 1).bit_length()
-            self.table = sinusoids(torch.arange(count, device=self.table.device), self.dim)
+            self.table = sinusoids(torch.arange(count, device=self.table.device), self.config)
         return self.table[:length]

@@ -13,8 +13,6 @@ from nmt.model.dropout import Dropout
 from nmt.ops.linear import feed_forward
 from nmt.ops.residual import add_norm
 
-LAYER_NORM_EPSILON = 1e-6
-
 
 class Residual(nn.Module):
     """A residual connection with its LayerNorm: after the sum (post), or before the sublayer."""
@@ -22,7 +20,7 @@ class Residual(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.is_pre = config.norm == "pre"
-        self.norm = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
+        self.norm = nn.LayerNorm(config.dim, eps=config.norm_epsilon)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -44,17 +42,23 @@ class Residual(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU between."""
+    """Two linear layers with an activation between."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.activation = config.feed_forward_activation
         self.input = nn.Linear(config.dim, config.feed_forward_dim)
         self.dropout = Dropout(config.feed_forward_dropout)
         self.output = nn.Linear(config.feed_forward_dim, config.dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return feed_forward(
-            x, self.input, self.output, rate=self.dropout.active_rate, training=self.training
+            x,
+            self.input,
+            self.output,
+            activation=self.activation,
+            rate=self.dropout.active_rate,
+            training=self.training,
         )
 
 

@@ -38,6 +38,7 @@ def count(module: nn.Module) -> int:
 def summarize(model: Transformer) -> ModelSummary:
     """The parameters of a model by part, in the order of the data's way through it."""
     source, output = model.own_source_embedding, model.own_output_weight
+    bias = 0 if model.output_bias is None else model.output_bias.numel()
     encoder = [layer for layer in model.encoder if isinstance(layer, EncoderLayer)]
     decoder = [layer for layer in model.decoder if isinstance(layer, DecoderLayer)]
     parts = {
@@ -51,7 +52,7 @@ def summarize(model: Transformer) -> ModelSummary:
         "layer norms": sum(
             count(module) for module in model.modules() if isinstance(module, nn.LayerNorm)
         ),
-        "output": 0 if output is None else output.numel(),
+        "output": bias + (0 if output is None else output.numel()),
     }
     assert sum(parts.values()) == count(model), "a part of the model is missing in the summary"
     notes = {}

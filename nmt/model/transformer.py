@@ -14,7 +14,7 @@ from nmt.errors import ConfigError
 from nmt.model.attention import CrossAttention, SelfAttention, Site
 from nmt.model.cache import DecoderCache
 from nmt.model.embeddings import PositionalInput
-from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer
+from nmt.model.layers import DecoderLayer, EncoderLayer
 
 
 def causal(length: int, device: torch.device) -> Tensor:
@@ -44,8 +44,11 @@ class Transformer(nn.Module):
             if config.tie_embeddings == "none"
             else None
         )
-        self.source_input = PositionalInput(dim, config.dropout)
-        self.target_input = PositionalInput(dim, config.dropout)
+        self.output_bias = (
+            nn.Parameter(torch.empty(target_vocabulary_size)) if config.output_bias else None
+        )
+        self.source_input = PositionalInput(config)
+        self.target_input = PositionalInput(config)
         kinds = config.attention
         self.encoder = nn.ModuleList(
             EncoderLayer(config, kinds.encoder_self.at(layer))
@@ -63,7 +66,7 @@ class Transformer(nn.Module):
         """Pre-norm layers leave their sum unnormed; one more norm ends the stack."""
         if self.config.norm == "post":
             return nn.Identity()
-        return nn.LayerNorm(self.config.dim, eps=LAYER_NORM_EPSILON)
+        return nn.LayerNorm(self.config.dim, eps=self.config.norm_epsilon)
 
     def reset_parameters(self) -> None:
         """Draw embeddings from N(0, 1/D), projections from Xavier's uniform; biases are 0.
@@ -78,6 +81,8 @@ class Transformer(nn.Module):
         for table in (self.target_embedding, self.own_source_embedding, self.own_output_weight):
             if table is not None:
                 nn.init.normal_(table, std=dim**-0.5)
+        if self.output_bias is not None:
+            nn.init.zeros_(self.output_bias)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
@@ -108,14 +113,9 @@ class Transformer(nn.Module):
 
     @property
     def output_weight(self) -> Tensor:
-        """[V, D]; the output layer has no bias."""
+        """[V, D]."""
         own = self.own_output_weight
         return self.target_embedding if own is None else own
-
-    @property
-    def output_bias(self) -> None:
-        """None: the output layer has no bias."""
-        return None
 
     def attentions(self) -> dict[Site, SelfAttention | CrossAttention]:
         """Every attention sublayer by its site: encoder, decoder self, cross, each by layer."""
@@ -161,7 +161,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., V] for hidden [..., D]."""
-        return functional.linear(hidden, self.output_weight)
+        return functional.linear(hidden, self.output_weight, self.output_bias)
 
     def start(
         self, memory: Tensor, source_visible: Tensor, *, beam: int, max_length: int

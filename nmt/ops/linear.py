@@ -1,4 +1,4 @@
-"""Linear layers, and two of them with a ReLU between.
+"""Linear layers, and two of them with an activation between.
 
 The kernels in C compute the gradients of inputs and the first layer of the feed-forward sublayer.
 The other products and the gradients of weights are torch's, which is as fast or faster there.
@@ -6,7 +6,7 @@ N rows, D width, F width inside.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -108,12 +108,18 @@ class NativeFeedForward(torch.autograd.Function):
 
 
 Layer = Callable[[Tensor], Tensor]
+Activation = Literal["relu", "gelu", "swish"]
+ACTIVATIONS: dict[Activation, Layer] = {
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+    "swish": functional.silu,
+}
 
 
 def feed_forward_native(
     x: Tensor, first: Layer, last: Layer, *, rate: float, **_options: object
 ) -> Tensor:
-    """[..., D] for x [..., D] through the feed-forward sublayer, by the kernels in C."""
+    """[..., D] for x [..., D] through the feed-forward sublayer with ReLU, by the kernels in C."""
     assert isinstance(first, nn.Linear)
     assert isinstance(last, nn.Linear)
     result: Tensor = NativeFeedForward.apply(  # type: ignore[no-untyped-call]
@@ -127,16 +133,21 @@ def feed_forward_reference(
     first: Layer,
     last: Layer,
     *,
+    activation: Activation,
     rate: float,
     training: bool,  # noqa: ARG001
 ) -> Tensor:
-    """[..., D] for x [..., D] through a layer to F, a ReLU, dropout, and a layer back."""
-    hidden = first(x).relu()
+    """[..., D] for x [..., D] through a layer to F, an activation, dropout, and a layer back."""
+    hidden = ACTIVATIONS[activation](first(x))
     return last(hidden if rate == 0.0 else dropout(hidden, rate))
 
 
-def refuses_feed_forward(x: Tensor, first: Layer, last: Layer, **_options: object) -> str | None:
+def refuses_feed_forward(
+    x: Tensor, first: Layer, last: Layer, *, activation: Activation, **_options: object
+) -> str | None:
     """Why the kernels cannot be taken, or None."""
+    if activation != "relu":
+        return f"the kernels train with relu, got {activation}"
     if not isinstance(first, nn.Linear) or not isinstance(last, nn.Linear):
         return "the layers were packed for decoding"
     return native_refusal(x, first.weight)
@@ -145,7 +156,8 @@ def refuses_feed_forward(x: Tensor, first: Layer, last: Layer, **_options: objec
 def feed_forward_example(device: torch.device) -> Call:
     """A sublayer of width 8 in training."""
     layer = nn.Linear(8, 8, device=device)
-    return (torch.ones(1, 8, device=device), layer, layer), {"rate": 0.1, "training": True}
+    options = {"activation": "relu", "rate": 0.1, "training": True}
+    return (torch.ones(1, 8, device=device), layer, layer), options
 
 
 feed_forward = Operation(

@@ -53,6 +53,11 @@ class CompiledModel(nn.Module):
         """[V, D]."""
         return self.model.output_weight
 
+    @property
+    def output_bias(self) -> Tensor | None:
+        """[V], or None."""
+        return self.model.output_bias
+
     def forward(self, source: Tensor, source_visible: Tensor, target_input: Tensor) -> Tensor:
         """Hidden states [B, T, D] as of the model."""
         if not self.is_compiled:

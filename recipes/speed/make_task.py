@@ -27,7 +27,7 @@ from nmt.data.prepare import prepare
 from nmt.data.text import read_text
 from nmt.decoding.translator import Translator
 from nmt.errors import DataError, UserError
-from nmt.export import export_ctranslate2
+from nmt.exchange.ctranslate2 import export_ctranslate2
 from nmt.storage.directories import replace_directory
 
 PLANNED_EPOCHS = 3

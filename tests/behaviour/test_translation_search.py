@@ -194,7 +194,7 @@ def test_scores_of_search_are_those_of_the_scorer(kind: str) -> None:
         [x.log_probability for x in found], abs=1e-4, rel=1e-5
     )
     for pair, x in zip(one.score_pairs(LINES, [x.text for x in found]), found, strict=True):
-        assert pair.score(0.6) == pytest.approx(x.score, abs=1e-4)
+        assert pair.score(one.options) == pytest.approx(x.score, abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

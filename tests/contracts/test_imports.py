@@ -29,14 +29,14 @@ MAY_IMPORT = {
     "checkpoint": BASE | {"config", "storage", "data", "model"},
     "recipes": BASE | {"config", "storage", "data", "evaluation"},
 }
-MAY_IMPORT["export"] = MAY_IMPORT["checkpoint"] | {"checkpoint"}
+MAY_IMPORT["exchange"] = MAY_IMPORT["checkpoint"] | {"checkpoint"}
 MAY_IMPORT["decoding"] = MAY_IMPORT["checkpoint"] | {"checkpoint", "ops"}
 MAY_IMPORT["analysis"] = MAY_IMPORT["decoding"] | {"decoding"}
 MAY_IMPORT["training"] = MAY_IMPORT["decoding"] | {"decoding", "evaluation"}
 MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training", "analysis"}
 MAY_IMPORT["doctor"] = MAY_IMPORT["bench"] | {"bench"}
 MAY_IMPORT["serving"] = MAY_IMPORT["analysis"] | {"analysis"}
-MAY_IMPORT["cli"] = MAY_IMPORT["doctor"] | {"doctor", "export", "recipes", "serving"}
+MAY_IMPORT["cli"] = MAY_IMPORT["doctor"] | {"doctor", "exchange", "recipes", "serving"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 COMMANDS = sorted(
     path.stem
@@ -46,6 +46,11 @@ COMMANDS = sorted(
 
 
 import_graph = load_script("import_graph")
+
+
+def program(command: str) -> str:
+    """The name of a command; the module of one that is a keyword of Python ends in `_`."""
+    return f"nmt-{command.rstrip('_').replace('_', '-')}"
 
 
 def part(path: Path) -> str:
@@ -103,7 +108,7 @@ def test_help_is_complete_and_does_not_import_torch(command: str) -> None:
 
 
 def test_every_command_has_a_script() -> None:
-    scripts = {f"nmt-{name.replace('_', '-')}": f"nmt.cli.{name}:main" for name in COMMANDS}
+    scripts = {program(name): f"nmt.cli.{name}:main" for name in COMMANDS}
     assert scripts == PROJECT["scripts"]
 
 
@@ -115,7 +120,7 @@ def test_every_command_prints_the_version_of_the_project(
     with pytest.raises(SystemExit) as end:
         main(["--version"])
     assert end.value.code == 0
-    name = f"nmt-{command.replace('_', '-')}"
+    name = program(command)
     assert capsys.readouterr() == (f"{name} {PROJECT['version']}\n", "")
 
 

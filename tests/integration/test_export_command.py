@@ -28,7 +28,7 @@ from nmt.config.config import Config, TokenizerConfig
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import CONTROL
 from nmt.decoding.translator import Translator
-from nmt.export import export_ctranslate2
+from nmt.exchange.ctranslate2 import export_ctranslate2
 from nmt.model.transformer import Transformer
 
 LINES = [*random_lines(20, longest=9), "the strange man", "zebra zebra", "old"]

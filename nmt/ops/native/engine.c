@@ -48,10 +48,13 @@ typedef struct {
     FeedForwardLayer feed_forward;
 } StackLayer;
 
+enum HiddenActivation { HIDDEN_RELU, HIDDEN_GELU, HIDDEN_SWISH };
+
 typedef struct {
     int64_t dim, heads, hidden_dim, num_layers;
-    int64_t pre_norm;  // LayerNorm before a sublayer instead of after its sum
-    float epsilon;     // of LayerNorm
+    int64_t pre_norm;    // LayerNorm before a sublayer instead of after its sum
+    int64_t activation;  // enum HiddenActivation
+    float epsilon;       // of LayerNorm
     const StackLayer *layers;
     LayerNorm final;
 } Stack;
@@ -169,10 +172,26 @@ static void leave(const Stack *stack, const LayerNorm *norm, float *x, const flo
     }
 }
 
+// GELU or swish of hidden units; ReLU is done by the linear layer before.
+static void activate(int64_t activation, float *x, int64_t count, int64_t threads) {
+#pragma omp parallel for num_threads((int)threads) if (count > FEW_NUMBERS)
+    for (int64_t place = 0; place < count; place += LANES) {
+        const size_t part = (size_t)(count - place);
+        Vector y = load_part(x + place, part, 0.0f);
+        if (activation == HIDDEN_GELU)
+            y = gelu(y);
+        else
+            y /= 1.0f + exponential(-y);
+        store_part(x + place, part, y);
+    }
+}
+
 static void feed_forward(const Stack *stack, const FeedForwardLayer *layer, float *x, int64_t rows,
                          const WorkingMemory *work, int64_t threads) {
     const float *input = enter(stack, &layer->norm, x, rows, work->buffer, threads);
-    linear(&layer->input, input, rows, work->hidden, true, work->scratch, threads);
+    const bool relu = stack->activation == HIDDEN_RELU;
+    linear(&layer->input, input, rows, work->hidden, relu, work->scratch, threads);
+    if (!relu) activate(stack->activation, work->hidden, rows * stack->hidden_dim, threads);
     linear(&layer->output, work->hidden, rows, work->buffer, false, work->scratch, threads);
     leave(stack, &layer->norm, x, work->buffer, rows, threads);
 }
@@ -379,6 +398,7 @@ int64_t check_stack(const Stack *stack, int64_t cross) {
     const int64_t dim = stack->dim, heads = stack->heads, hidden = stack->hidden_dim;
     REQUIRE(is_size(dim) && is_size(hidden) && is_size(stack->num_layers));
     REQUIRE(0 < heads && heads <= dim && dim % heads == 0);
+    REQUIRE(HIDDEN_RELU <= stack->activation && stack->activation <= HIDDEN_SWISH);
     REQUIRE(stack->layers || stack->num_layers == 0);
     for (int64_t index = 0; index < stack->num_layers; index++) {
         const StackLayer *layer = stack->layers + index;

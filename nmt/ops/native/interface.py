@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 2  # INTERFACE_VERSION of border.h
+VERSION = 3  # INTERFACE_VERSION of border.h
 
 
 class RowMap(enum.IntEnum):
@@ -98,6 +98,7 @@ class Stack(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("dim", "heads", "hidden_dim", "num_layers", "pre_norm")),
+        ("activation", c_int64),
         ("epsilon", c_float),
         ("layers", POINTER(StackLayer)),
         ("final", LayerNorm),

@@ -225,10 +225,7 @@ static void pointwise(enum ScoreMap map, float threshold, float *row, size_t cou
             case RELU: x = at_least(x, 0.0f); break;
             case LEAKY_RELU: x = choose(x > 0.0f, x, x * 0.01f); break;
             case SQUARED_RELU: x = at_least(x, 0.0f), x = x * x; break;
-            case GELU:
-                for (int lane = 0; lane < LANES; lane++)
-                    x[lane] = 0.5f * x[lane] * (1.0f + erff(x[lane] * (float)M_SQRT1_2));
-                break;
+            case GELU: x = gelu(x); break;
         }
         store(row + place, at_most(at_least(x, -LARGEST_WEIGHT), LARGEST_WEIGHT));
     }

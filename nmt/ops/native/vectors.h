@@ -115,6 +115,12 @@ INLINE Vector exponential(Vector x) {
     return choose(x > 88.72f, all(INFINITY), y);
 }
 
+INLINE Vector gelu(Vector x) {
+    for (int lane = 0; lane < LANES; lane++)
+        x[lane] = 0.5f * x[lane] * (1.0f + erff(x[lane] * (float)M_SQRT1_2));
+    return x;
+}
+
 // log2(1 + u) for u in [-1, 0], exact for the smallest of them; anything finite at -1.
 INLINE Vector logarithm2_of_1_plus(Vector u) {
     // 1 + u = 2^n m with m in [sqrt(1/2), sqrt(2))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmt.config.search_options import Sampling, SearchOptions
 from nmt.decoding import search as searching
-from nmt.decoding.search import Hypothesis, StepFunction, Symbols, length_penalty
+from nmt.decoding.search import Hypothesis, StepFunction, Symbols
 from nmt.ops.backend import force_backend
 from nmt.ops.beam import GROUP_SIZE, LEAST_GROUPS, normalize, top_k
 
@@ -103,7 +103,7 @@ def random_table(seed: int, vocabulary: int, depth: int, *, zeros: float = 0.0) 
 
 
 def exhaustive(
-    table: dict, vocabulary: int, *, max_length: int, min_length: int, power: float
+    table: dict, vocabulary: int, *, max_length: int, min_length: int, divide: Any
 ) -> list[Hypothesis]:
     """All outputs of positive probability, best first."""
     found = []
@@ -114,7 +114,7 @@ def exhaustive(
                 scores = torch.tensor(table[tokens[:position]]).log_softmax(0)
                 total += scores[token].item()
             if total > -INF:
-                score = total / float(length_penalty(length + 1, power))
+                score = total / divide(length + 1)
                 found.append(Hypothesis(tokens, total, score))
     return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
@@ -155,16 +155,27 @@ def test_length_penalty_counts_the_end_token() -> None:
     power=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 2.0]),
     min_length=st.integers(0, 2),
     zeros=st.sampled_from([0.0, 0.4]),
+    normalization=st.sampled_from(["gnmt", "length"]),
 )
 def test_wide_beam_is_exhaustive_search(
-    seed: int, power: float, min_length: int, zeros: float
+    seed: int, power: float, min_length: int, zeros: float, normalization: str
 ) -> None:
     vocabulary, max_length = 5, 3
     table = random_table(seed, vocabulary, max_length, zeros=zeros)
+    divide = {
+        "gnmt": lambda length: ((5 + length) / 6) ** power,
+        "length": lambda length: length**power,
+    }[normalization]
     expected = exhaustive(
-        table, vocabulary, max_length=max_length, min_length=min_length, power=power
+        table, vocabulary, max_length=max_length, min_length=min_length, divide=divide
     )
-    wide = options(beam=60, nbest=3, length_penalty=power, min_length=min_length)
+    wide = options(
+        beam=60,
+        nbest=3,
+        length_penalty=power,
+        min_length=min_length,
+        normalization=normalization,
+    )
     [found] = search(Table([table], [0.0] * vocabulary), wide, max_lengths=[max_length])
     assert [hypothesis.tokens for hypothesis in found] == [
         hypothesis.tokens for hypothesis in expected[:3]

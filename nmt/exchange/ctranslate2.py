@@ -20,7 +20,7 @@ from nmt.data.vocabulary import CONTROL, Vocabulary
 from nmt.errors import UserError, require_package
 from nmt.model.attention import CrossAttention, SelfAttention
 from nmt.model.embeddings import sinusoids
-from nmt.model.layers import LAYER_NORM_EPSILON, DecoderLayer, EncoderLayer, FeedForward, Residual
+from nmt.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from nmt.model.transformer import Transformer
 from nmt.storage.directories import new_directory
 
@@ -31,6 +31,7 @@ Quantization = Literal["float32", "int8"]
 
 README = "README.md"
 LEAST_POSITIONS = 1024  # the default length limit of CTranslate2
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH"}
 
 
 def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quantization) -> None:
@@ -87,13 +88,14 @@ def tokens(vocabulary: Vocabulary, controls: Sequence[str]) -> list[str]:
 
 def make_spec(loaded: LoadedModel, controls: Sequence[str]) -> "TransformerSpec":
     """The weights, vocabularies and settings in the format of CTranslate2."""
-    from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs import TransformerSpec, common_spec
 
     config, model = loaded.config.model, loaded.model
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.heads,
         pre_norm=config.norm == "pre",
+        activation=common_spec.Activation[ACTIVATIONS[config.feed_forward_activation]],
     )
     spec.register_source_vocabulary(tokens(loaded.codec.source.vocabulary, controls))
     spec.register_target_vocabulary(tokens(loaded.codec.target.vocabulary, controls))
@@ -104,11 +106,13 @@ def make_spec(loaded: LoadedModel, controls: Sequence[str]) -> "TransformerSpec"
     spec.config.decoder_start_token = begin
     spec.config.add_source_bos = False
     spec.config.add_source_eos = True
-    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
+    spec.config.layer_norm_epsilon = config.norm_epsilon
     positions = position_table(loaded)
     spec.encoder.embeddings[0].weight = array(model.source_embedding)
     spec.decoder.embeddings.weight = array(model.target_embedding)
     spec.decoder.projection.weight = array(model.output_weight)
+    if model.output_bias is not None:
+        spec.decoder.projection.bias = array(model.output_bias)
     for side, embedded in ((spec.encoder, model.source_input), (spec.decoder, model.target_input)):
         side.scale_embeddings = np.float32(embedded.scale)
         side.position_encodings.encodings = positions
@@ -147,7 +151,7 @@ def set_attention(
 
 
 def set_feed_forward(target: Any, feed_forward: FeedForward, residual: Residual) -> None:
-    """Set two linear layers; ReLU between them is the default of CTranslate2."""
+    """Set two linear layers."""
     set_linear(target.linear_0, feed_forward.input)
     set_linear(target.linear_1, feed_forward.output)
     set_norm(target.layer_norm, residual.norm)
@@ -161,7 +165,6 @@ def set_linear(target: Any, linear: nn.Linear) -> None:
 
 def set_norm(target: Any, norm: nn.LayerNorm) -> None:
     """Set the gain and bias."""
-    assert norm.eps == LAYER_NORM_EPSILON
     target.gamma = array(norm.weight)
     target.beta = array(norm.bias)
 
@@ -177,7 +180,7 @@ def position_table(loaded: LoadedModel) -> npt.NDArray[np.float32]:
     source = config.data.max_length
     target = int(config.decode.max_length_ratio * source + config.decode.max_length_extra)
     count = max(source, target, LEAST_POSITIONS) + 1  # with the end or start token
-    return array(sinusoids(torch.arange(count), config.model.dim))
+    return array(sinusoids(torch.arange(count), config.model))
 
 
 def readme(controls: Sequence[str], *, shared: bool) -> str:
