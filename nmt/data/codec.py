@@ -1,6 +1,7 @@
 """Encoding raw text as ids and decoding ids: tokenizer, subwords and vocabulary of both sides."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nmt.config.limits import LANGUAGE_CODE
 from nmt.data.encoding_choice import choose_encoding
 from nmt.data.learning import Counts, LearnedSide, learn_sides, sentencepiece_side, with_reserved
-from nmt.data.subword import BPE, SentencePiece, Subword, WholeWords
+from nmt.data.subword import BPE, LineSentencePiece, SentencePiece, Subword, WholeWords
 from nmt.data.text import SIDES, Side, read_text
 from nmt.data.tokenizer import TokenizerSpec, count_tokens, make_tokenizer
 from nmt.data.vocabulary import BOS, EOS, PAD, Vocabulary
@@ -27,7 +28,14 @@ RESERVED_FORMAT = 2  # of a codec with reserved symbols, which format 1 does not
 CACHED_WORDS = 200_000  # per side and process, about 50 MB
 CACHED_WORD_LENGTH = 100
 LOOK_AHEAD = 8  # characters of the raw line that a tokenizer may drop in a row
-SUFFIXES = {"bpe": ".codes", "sentencepiece": ".model", "none": None}  # of subword models
+# The endings of files of subword models. Lines are split by models of other toolkits.
+SUFFIXES = {
+    "bpe": ".codes",
+    "sentencepiece": ".model",
+    "line_sentencepiece": ".model",
+    "none": None,
+}
+LANGUAGE_TAG = re.compile(">>[^<]*<<")  # before a line, for the language to translate to
 
 
 @dataclass(frozen=True)
@@ -101,11 +109,14 @@ class SideCodec:
         return _segmentation(words, content, word_of_piece)
 
     def _tokens(self, ids: Sequence[int]) -> tuple[list[str], list[int]]:
+        """The tokens of ids, and for each id the index of its token."""
+        return self._group([self.vocabulary.piece(token_id) for token_id in ids])
+
+    def _group(self, pieces: Sequence[str]) -> tuple[list[str], list[int]]:
         """The tokens of pieces, and for each piece the index of its token.
 
         Pieces that merge to an empty word belong to the next token, or at the end to the last one.
         """
-        pieces = [self.vocabulary.piece(token_id) for token_id in ids]
         tokens: list[str] = []
         token_of_piece: list[int] = []
         pieces_of_words = zip(self.subword.words_of(pieces), pieces, strict=True)
@@ -119,10 +130,40 @@ class SideCodec:
 
     def _words(self, text: str, tokens: Sequence[str]) -> tuple[list[str], list[int]]:
         """The words of a raw line, and for each of its tokens the index of a word."""
-        if self.spec.kind != "moses":
+        if self.spec.kind not in ("moses", "line"):
             return list(tokens), list(range(len(tokens)))
         words = [word for word in text.split(" ") if word]
         return words, follow_characters(words, tokens)
+
+
+class LineCodec(SideCodec):
+    """The text of one side, split by a sentencepiece model of another toolkit.
+
+    The vocabulary has the id of each piece. It may have tags such as `>>deu<<`, which the
+    sentencepiece model does not know, for the beginning of a line.
+    """
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a raw line, with EOS at the end."""
+        return [*self.vocabulary.encode(self._split(text)), EOS]
+
+    def _split(self, text: str) -> list[str]:
+        tag = LANGUAGE_TAG.match(text)
+        if tag is None or tag[0] not in self.vocabulary:
+            return self.subword.split(text)
+        return [tag[0], *self.subword.split(text[tag.end() :])]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The raw text of ids up to the first EOS, without PAD and BOS."""
+        return self.subword.merge([self.vocabulary.piece(token_id) for token_id in _content(ids)])
+
+    def segment(self, text: str) -> Segmentation:
+        """A raw line with the word that each id is part of."""
+        pieces = self._split(text)
+        tokens, token_of_piece = self._group(pieces)
+        words, word_of_token = self._words(text, tokens)
+        word_of_piece = [word_of_token[token] if word_of_token else 0 for token in token_of_piece]
+        return _segmentation(words, self.vocabulary.encode(pieces), word_of_piece)
 
 
 def follow_characters(words: Sequence[str], tokens: Sequence[str]) -> list[int]:
@@ -191,10 +232,9 @@ class Codec:
         self._joint = joint
         self._shared = shared
         self._learned = learned
+        make = LineCodec if kind == "line_sentencepiece" else SideCodec
         self.source, self.target = (
-            SideCodec(
-                specs[side], learned[side].subword, shared or Vocabulary(learned[side].counts)
-            )
+            make(specs[side], learned[side].subword, shared or Vocabulary(learned[side].counts))
             for side in SIDES
         )
 
@@ -324,6 +364,8 @@ def _load_side(directory: Path, side: str, kind: str, joint: bool) -> LearnedSid
     if kind == "sentencepiece":
         return sentencepiece_side(SentencePiece.load(model))
     counts = Vocabulary.load(directory / f"{side}.vocabulary").counts
+    if kind == "line_sentencepiece":
+        return LearnedSide(LineSentencePiece.load(model), counts)
     return LearnedSide(BPE.load(model, counts) if kind == "bpe" else WholeWords(), counts)
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 from nmt.config.limits import MAX_PIECES
 from nmt.data.text import LineWriter, read_text
@@ -284,12 +284,26 @@ class SentencePiece:
         path.write_bytes(self.model)
 
     @classmethod
-    def load(cls, path: Path) -> "SentencePiece":
+    def load(cls, path: Path) -> Self:
         """Read a model file."""
         try:
             return cls(path.read_bytes(), name=str(path))
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+class LineSentencePiece(SentencePiece):
+    """The sentencepiece model of another toolkit; it splits whole lines and normalises them."""
+
+    def split(self, word: str) -> list[str]:
+        """The pieces of a line."""
+        pieces: list[str] = self._processor.encode(word, out_type=str)
+        return pieces
+
+    def merge(self, pieces: Sequence[str]) -> str:
+        """The text of pieces; pieces that the model does not have stand for themselves."""
+        text: str = self._processor.decode_pieces(list(pieces))
+        return text.replace(WORD_START, " ").strip(" ")
 
 
 def learn_sentencepiece(

@@ -38,6 +38,18 @@ class SpaceTokenizer:
         return " ".join(words)
 
 
+class LineTokenizer:
+    """Leaves a line whole, for subword models that split lines themselves."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """The line."""
+        return [text] if text else []
+
+    def detokenize(self, words: Sequence[str]) -> str:
+        """The words joined by spaces."""
+        return " ".join(words)
+
+
 class MosesTokenizer:
     """The Moses tokenizer of a language, which makes punctuation marks separate words.
 
@@ -157,11 +169,13 @@ class TokenizerSpec(NamedTuple):
 
 @functools.cache
 def make_tokenizer(kind: str, language: str, reserved: tuple[str, ...] = ()) -> Tokenizer:
-    """The tokenizer of a kind (`none`, `moses`, `jieba`) for a language such as `de`."""
+    """The tokenizer of a kind (`none`, `moses`, `jieba`, `line`) for a language such as `de`."""
     if reserved:
         return ReservedSymbols(make_tokenizer(kind, language), reserved)
     if kind == "none":
         return SpaceTokenizer()
+    if kind == "line":
+        return LineTokenizer()
     if kind == "moses":
         return MosesTokenizer(language)
     if kind == "jieba":

@@ -1,0 +1,293 @@
+"""MarianMT models of Hugging Face's transformers: a folder of config, weights and vocabularies."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from nmt.config.config import ModelConfig
+from nmt.config.search_options import DecodeConfig
+from nmt.data.codec import Codec
+from nmt.data.learning import LearnedSide
+from nmt.data.subword import LineSentencePiece
+from nmt.data.text import SIDES, Side
+from nmt.data.tokenizer import TokenizerSpec
+from nmt.errors import DataError
+from nmt.exchange.importing import (
+    UNDETERMINED,
+    ForeignVocabulary,
+    import_config,
+    read_bytes,
+    read_json,
+    read_vocabulary,
+    shape_of_model,
+    take_bias,
+    take_rows,
+    write_model,
+)
+from nmt.storage.tensors import TensorFile, open_tensors
+
+WEIGHTS = "model.safetensors"
+PICKLED_WEIGHTS = "pytorch_model.bin"
+MODEL_TYPE = "marian"
+EPSILON = 1e-5  # of its LayerNorm
+ACTIVATIONS: Mapping[str, Literal["relu", "gelu", "swish"]] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "swish": "swish",
+    "silu": "swish",
+}
+# Our parts of a layer, and the parts there that are side by side in them.
+LAYER_PARTS = {
+    "self_attention.query_key_value": tuple(f"self_attn.{x}_proj" for x in "qkv"),
+    "self_attention.output": ("self_attn.out_proj",),
+    "self_attention_residual.norm": ("self_attn_layer_norm",),
+    "cross_attention.query": ("encoder_attn.q_proj",),
+    "cross_attention.key_value": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross_attention.output": ("encoder_attn.out_proj",),
+    "cross_attention_residual.norm": ("encoder_attn_layer_norm",),
+    "feed_forward.input": ("fc1",),
+    "feed_forward.output": ("fc2",),
+    "feed_forward_residual.norm": ("final_layer_norm",),
+}
+# Tensors that repeat others, or that are computed.
+REPEATED = (
+    "model.encoder.embed_positions.weight",
+    "model.decoder.embed_positions.weight",
+    "model.shared.weight",
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    "lm_head.weight",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """config.json and generation_config.json of a folder."""
+
+    path: Path
+    values: Mapping[str, Any]
+    generation: Mapping[str, Any]
+
+    def get(self, key: str, kind: type, default: Any = None) -> Any:
+        """A value of config.json, of the expected type."""
+        value = self.values.get(key, default)
+        if type(value) is not kind:
+            raise DataError(f"{self.path}: {key}: expected {kind.__name__}, got {value!r:.80}")
+        return value
+
+    def both(self, key: str) -> int:
+        """A size that encoder and decoder have to share."""
+        encoder, decoder = (self.get(f"{side}_{key}", int) for side in ("encoder", "decoder"))
+        if encoder != decoder:
+            raise DataError(
+                f"{self.path}: encoder_{key} is {encoder} and decoder_{key} is {decoder}; "
+                "nmt has models with the same number on both sides only"
+            )
+        return int(encoder)
+
+
+@dataclass
+class FolderTensors:
+    """The tensors of model.safetensors, and those that were taken."""
+
+    file: TensorFile
+    name: str
+    taken: set[str] = field(default_factory=set)
+
+    def take(self, key: str, shape: Sequence[int]) -> Tensor:
+        """A tensor in float32; raises DataError if it is missing or has another shape."""
+        found = self.file.specs.get(key)
+        if found is None:
+            raise DataError(f"{self.name}: the tensor {key} is missing")
+        if found.shape != tuple(shape) or not found.dtype.is_floating_point:
+            raise DataError(
+                f"{self.name}: {key}: expected {list(shape)} floating-point numbers, got {found}"
+            )
+        self.taken.add(key)
+        return self.file.tensor(key).float()
+
+    def check_all_taken(self) -> None:
+        """Raise for tensors that our model has no place for."""
+        left = sorted(self.file.specs.keys() - self.taken - set(REPEATED))
+        if left:
+            raise DataError(
+                f"{self.name}: the tensor {left[0]:.80} has no place in a model of nmt "
+                f"({len(left)} such tensors)"
+            )
+
+
+def import_huggingface(folder: Path, output: Path, *, languages: Mapping[Side, str | None]) -> None:
+    """Create the model directory `output` from a folder of a MarianMT model.
+
+    Languages that are not given are those of tokenizer_config.json, if it has them.
+    """
+    settings = read_settings(folder)
+    codec, vocabularies = read_codec(folder, settings, languages)
+    model = read_model_config(settings, vocabularies)
+    config = import_config(
+        model,
+        read_decode_config(settings),
+        languages={side: getattr(codec, side).spec.language for side in SIDES},
+        max_length=settings.get("max_position_embeddings", int, 512),
+        name=str(settings.path),
+        output=output,
+    )
+    if not (folder / WEIGHTS).exists() and (folder / PICKLED_WEIGHTS).exists():
+        raise DataError(
+            f"{folder / PICKLED_WEIGHTS}: a pickle can run any code; if you trust it, convert it: "
+            'python -c "from transformers import MarianMTModel as M; '
+            f"M.from_pretrained('{folder}').save_pretrained('{folder}', safe_serialization=True)\""
+        )
+    if not (folder / WEIGHTS).is_file():
+        raise DataError(f"{folder / WEIGHTS}: not found; expected the weights of a MarianMT model")
+    with open_tensors(folder / WEIGHTS) as file:
+        tensors = FolderTensors(file, str(folder / WEIGHTS))
+        weights = read_weights(tensors, config.model, codec, vocabularies)
+        tensors.check_all_taken()
+    write_model(output, config, codec, weights)
+
+
+def read_settings(folder: Path) -> Settings:
+    """The settings of a folder, which has to be of a MarianMT model."""
+    if not folder.is_dir():
+        raise DataError(f"{folder}: expected the folder of a MarianMT model")
+    path = folder / "config.json"
+    values = read_json(path)
+    kind = values.get("model_type")
+    if kind != MODEL_TYPE:
+        raise DataError(f"{path}: model_type: expected {MODEL_TYPE}, got {kind!r:.80}")
+    generation = folder / "generation_config.json"
+    return Settings(path, values, read_json(generation) if generation.exists() else values)
+
+
+def read_model_config(
+    settings: Settings, vocabularies: Mapping[Side, ForeignVocabulary]
+) -> ModelConfig:
+    """Our options for the same model."""
+    activation = settings.get("activation_function", str)
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise DataError(
+            f"{settings.path}: activation_function: expected one of {known}, got {activation!r:.80}"
+        )
+    shared = settings.get("share_encoder_decoder_embeddings", bool, True)
+    if shared and vocabularies["source"] != vocabularies["target"]:
+        raise DataError(f"{settings.path}: shared embeddings need one vocabulary, got two")
+    tied = settings.get("tie_word_embeddings", bool, True)
+    if shared and not tied:
+        raise DataError(
+            f"{settings.path}: share_encoder_decoder_embeddings without tie_word_embeddings: nmt "
+            "has no model whose embeddings are shared but for the output layer"
+        )
+    return ModelConfig(
+        dim=settings.get("d_model", int),
+        heads=settings.both("attention_heads"),
+        encoder_layers=settings.get("encoder_layers", int),
+        decoder_layers=settings.get("decoder_layers", int),
+        feed_forward_dim=settings.both("ffn_dim"),
+        feed_forward_activation=ACTIVATIONS[activation],
+        dropout=float(settings.values.get("dropout", 0.1)),
+        attention_dropout=float(settings.values.get("attention_dropout", 0.0)),
+        feed_forward_dropout=float(settings.values.get("activation_dropout", 0.0)),
+        norm_epsilon=EPSILON,
+        scale_embeddings=settings.get("scale_embedding", bool, False),
+        position_wavelengths="exclusive",
+        tie_embeddings="all" if shared else "target" if tied else "none",
+        output_bias=True,
+    )
+
+
+def read_decode_config(settings: Settings) -> DecodeConfig:
+    """The search options that `generate` would take."""
+    beam = settings.generation.get("num_beams", 1)
+    power = settings.generation.get("length_penalty", 1.0)
+    if type(beam) is not int or type(power) not in (int, float):
+        raise DataError(f"{settings.path}: num_beams or length_penalty is not a number")
+    return DecodeConfig(beam=beam, length_penalty=float(power), normalization="length")
+
+
+def read_codec(
+    folder: Path, settings: Settings, languages: Mapping[Side, str | None]
+) -> tuple[Codec, dict[Side, ForeignVocabulary]]:
+    """Two sentencepiece models, and the ids of their pieces."""
+    described = folder / "tokenizer_config.json"
+    tokenizer = read_json(described) if described.exists() else {}
+    separate = tokenizer.get("separate_vocabs", False) is True
+    files: dict[Side, Path] = {
+        "source": folder / "vocab.json",
+        "target": folder / ("target_vocab.json" if separate else "vocab.json"),
+    }
+    vocabularies: dict[Side, ForeignVocabulary] = {}
+    for side in SIDES:
+        ids = read_json(files[side])
+        size = "decoder_vocab_size" if side == "target" else "vocab_size"
+        expected = settings.values.get(size) or settings.values.get("vocab_size")
+        if len(ids) != expected:
+            raise DataError(f"{files[side]}: expected {expected} pieces ({size}), got {len(ids)}")
+        start, end = (settings.get(f"{name}_token_id", int) for name in ("decoder_start", "eos"))
+        pieces = {number: piece for piece, number in ids.items() if type(number) is int}
+        if start not in pieces or end not in pieces or start != settings.values.get("pad_token_id"):
+            raise DataError(
+                f"{settings.path}: expected decoder_start_token_id to be pad_token_id, and it and "
+                f"eos_token_id to be ids of {files[side].name}"
+            )
+        unknown = tokenizer.get("unk_token", "<unk>")
+        unknown = unknown if isinstance(unknown, str) else "<unk>"
+        vocabularies[side] = read_vocabulary(
+            ids, str(files[side]), start=pieces[start], end=pieces[end], unknown=unknown
+        )
+    specs, learned = {}, {}
+    for side, key in (("source", "source_lang"), ("target", "target_lang")):
+        language = languages.get(side) or tokenizer.get(key) or UNDETERMINED
+        specs[side] = TokenizerSpec("line", str(language))
+        path = folder / f"{side}.spm"
+        subword = LineSentencePiece(read_bytes(path), name=str(path))
+        learned[side] = LearnedSide(subword, vocabularies[side].vocabulary().counts)
+    shared = None if separate else vocabularies["source"].vocabulary()
+    codec = Codec(specs, learned, kind="line_sentencepiece", joint=False, shared=shared)
+    return codec, vocabularies
+
+
+def read_weights(
+    tensors: FolderTensors,
+    config: ModelConfig,
+    codec: Codec,
+    vocabularies: Mapping[Side, ForeignVocabulary],
+) -> dict[str, Tensor]:
+    """Our weights by name."""
+    dim, target = config.dim, vocabularies["target"]
+    bias = tensors.take("final_logits_bias", (1, len(target.pieces)))
+    weights = {"output_bias": take_bias(bias[0], target)}
+    if config.tie_embeddings == "all":
+        shared = "model.shared.weight"
+        if shared not in tensors.file.specs:  # saved once, under the name that sorts first
+            shared = "lm_head.weight"
+        if shared not in tensors.file.specs:
+            shared = "model.decoder.embed_tokens.weight"
+        weights["target_embedding"] = take_rows(tensors, shared, target, dim)
+    else:
+        source, embedding = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+        if config.tie_embeddings == "target" and embedding not in tensors.file.specs:
+            embedding = "lm_head.weight"
+        weights["own_source_embedding"] = take_rows(tensors, source, vocabularies["source"], dim)
+        weights["target_embedding"] = take_rows(tensors, embedding, target, dim)
+        if config.tie_embeddings == "none":
+            weights["own_output_weight"] = take_rows(tensors, "lm_head.weight", target, dim)
+    for name, shape in shape_of_model(config, codec).items():
+        if name in weights:
+            continue
+        parts = foreign_names(name)
+        own = (shape[0] // len(parts), *shape[1:])
+        weights[name] = torch.cat([tensors.take(part, own) for part in parts])
+    return weights
+
+
+def foreign_names(name: str) -> list[str]:
+    """The tensors there that a tensor of one of our layers is made of, one after the other."""
+    stack, layer, rest = name.split(".", 2)
+    part, _, kind = rest.rpartition(".")
+    return [f"model.{stack}.layers.{layer}.{other}.{kind}" for other in LAYER_PARTS[part]]

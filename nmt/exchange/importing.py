@@ -1,0 +1,172 @@
+"""Models of other toolkits as model directories: what the importers of all formats share.
+
+The ids of a model directory begin with PAD, BOS, EOS and UNK. The rows of embeddings and of the
+output layer are put into that order. A symbol that the other toolkit does not have gets a row of
+zeros, which is the start embedding of Marian, and an output bias so low that it has no probability.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from nmt.checkpoint.model_directory import model_files
+from nmt.config.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    ParallelFiles,
+    SubwordConfig,
+    TokenizerConfig,
+)
+from nmt.config.limits import MAX_PIECES
+from nmt.config.loading import dump_config, parse_config
+from nmt.config.search_options import DecodeConfig
+from nmt.data.codec import Codec
+from nmt.data.text import Side
+from nmt.data.vocabulary import CONTROL, Vocabulary
+from nmt.errors import DataError
+from nmt.model.transformer import Transformer
+from nmt.storage.directories import write_directory
+
+# The output bias of a symbol that is never predicted. Its probability is 0 in float32. The number
+# is not larger because label smoothing multiplies it when such a model is trained further.
+NEVER = -100.0
+ABSENT = -1  # the row of a symbol that the other toolkit does not have
+MAX_TEXT_BYTES = 100_000_000  # of configs and vocabularies
+UNDETERMINED = "und"  # the language code of ISO 639 for languages that are not stated
+
+
+@dataclass(frozen=True)
+class ForeignVocabulary:
+    """The pieces of another toolkit in the order of their ids, and the ids of its symbols."""
+
+    pieces: tuple[str, ...]
+    start: int  # ABSENT: the decoder starts with an embedding of zeros
+    end: int
+    unknown: int
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The id in the other toolkit of each of our ids."""
+        symbols = (ABSENT, self.start, self.end, self.unknown)
+        return *symbols, *(row for row in range(len(self.pieces)) if row not in symbols)
+
+    def vocabulary(self) -> Vocabulary:
+        """Our vocabulary of the same pieces."""
+        return Vocabulary({self.pieces[row]: 0 for row in self.rows[len(CONTROL) :]})
+
+
+def read_vocabulary(
+    ids: Mapping[str, Any], name: str, *, start: str | None, end: str, unknown: str
+) -> ForeignVocabulary:
+    """A vocabulary whose ids are 0 to the number of pieces - 1, each once."""
+    if not 0 < len(ids) <= MAX_PIECES:
+        raise DataError(f"{name}: expected 1 to {MAX_PIECES} pieces, got {len(ids)}")
+    if "" in ids or sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
+        raise DataError(f"{name}: expected the ids 0 to {len(ids) - 1}, each for one piece of text")
+    for symbol in (end, unknown, *([] if start is None else [start])):
+        if symbol not in ids:
+            raise DataError(f"{name}: expected the symbol {symbol}, which is missing")
+    return ForeignVocabulary(
+        tuple(sorted(ids, key=ids.__getitem__)),
+        start=ABSENT if start is None else ids[start],
+        end=ids[end],
+        unknown=ids[unknown],
+    )
+
+
+class ForeignTensors(Protocol):
+    """The tensors of another toolkit's file."""
+
+    name: str
+
+    def take(self, key: str, shape: Sequence[int]) -> Tensor:
+        """A tensor in float32; raises DataError if it is missing or has another shape."""
+
+
+def take_rows(tensors: ForeignTensors, key: str, vocabulary: ForeignVocabulary, dim: int) -> Tensor:
+    """A table [V, D] in the order of our ids; the rows of absent symbols are 0."""
+    table = tensors.take(key, (len(vocabulary.pieces), dim))
+    return torch.cat([table, table.new_zeros(1, dim)])[list(vocabulary.rows)]
+
+
+def take_bias(bias: Tensor, vocabulary: ForeignVocabulary) -> Tensor:
+    """A bias [V] in the order of our ids; absent symbols are never predicted."""
+    return torch.cat([bias, bias.new_full((1,), NEVER)])[list(vocabulary.rows)]
+
+
+def shape_of_model(config: ModelConfig, codec: Codec) -> dict[str, tuple[int, ...]]:
+    """The shapes of all weights of a model, by name."""
+    with torch.device("meta"):
+        model = Transformer(
+            config,
+            source_vocabulary_size=len(codec.source.vocabulary),
+            target_vocabulary_size=len(codec.target.vocabulary),
+        )
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def import_config(
+    model: ModelConfig,
+    decode: DecodeConfig,
+    *,
+    languages: Mapping[Side, str],
+    max_length: int,
+    name: str,
+    output: Path,
+) -> Config:
+    """The config of an imported model, which no text is known for; every limit is checked."""
+    place = output.parent / "unknown"
+    train, validation = (
+        ParallelFiles((place / f"{part}.source",), (place / f"{part}.target",))
+        for part in ("train", "validation")
+    )
+    config = Config(
+        run_dir=output,
+        data=DataConfig(
+            source_language=languages["source"],
+            target_language=languages["target"],
+            train=train,
+            validation=validation,
+            tokenizer=TokenizerConfig("none", "none"),
+            subword=SubwordConfig("sentencepiece"),
+            max_length=max_length,
+        ),
+        model=model,
+        decode=decode,
+    )
+    return parse_config(dump_config(config), name=name, directory=output.parent)
+
+
+def write_model(output: Path, config: Config, codec: Codec, weights: Mapping[str, Tensor]) -> None:
+    """Create the model directory `output`, after a check that all weights are finite."""
+    for name, tensor in weights.items():
+        if not bool(tensor.isfinite().all()):
+            raise DataError(f"{config.run_dir.name}: the weights have non-finite numbers ({name})")
+    write_directory(output, model_files(config, codec, weights))
+
+
+def read_bytes(path: Path, *, most: int = MAX_TEXT_BYTES) -> bytes:
+    """The content of a file of limited size."""
+    try:
+        if path.stat().st_size > most:
+            raise DataError(f"{path}: expected at most {most} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object of a file."""
+    try:
+        value = json.loads(read_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: expected JSON ({error!s:.100})") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: expected a JSON object")
+    return value
