@@ -10,7 +10,9 @@ from nmt.cli import console
 from nmt.cli.arguments import (
     add_device,
     add_fields,
+    add_flag,
     add_outside_kinds,
+    add_path,
     add_precision,
     given_fields,
     new_parser,
@@ -20,6 +22,7 @@ from nmt.cli.arguments import (
 from nmt.config.limits import Port
 from nmt.config.search_options import DecodeConfig
 from nmt.errors import UserError
+from nmt.serving.limits import ServerLimits
 
 DESCRIPTION = """\
 Serve models over HTTP: the interface of LibreTranslate, attention of every head, and a web page.
@@ -62,6 +65,11 @@ def build_parser() -> console.Parser:
     add_precision(group)
     add("--int8", action="store_true", help="8-bit weights: faster on CPUs, about as good")
     add_fields(parser.add_argument_group("search"), DecodeConfig)
+    group = parser.add_argument_group("access and limits")
+    add_path(group, "--keys", "clients must send a key of this file; its lines are "
+             "`NAME KEY [REQUESTS_PER_MINUTE]`")  # fmt: skip
+    add_fields(group, ServerLimits)
+    add_flag(group, "--log-text", "log texts and translations, too; else nothing of them is logged")
     return parser
 
 
@@ -101,9 +109,18 @@ def serve(arguments: argparse.Namespace) -> int:
         arguments.threads,
         given_fields(arguments, DecodeConfig),
     )
-    on_gpu = arguments.device.startswith("cuda")
-    workers = arguments.workers or (1 if on_gpu else len(os.sched_getaffinity(0)))
-    return serve(ServerSettings(plan, workers, arguments.host, arguments.port, root))
+    return serve(
+        ServerSettings(
+            plan,
+            arguments.workers,
+            arguments.host,
+            arguments.port,
+            root,
+            arguments.keys,
+            ServerLimits(**given_fields(arguments, ServerLimits)),
+            arguments.log_text,
+        )
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

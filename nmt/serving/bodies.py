@@ -96,11 +96,8 @@ def read_translation(fields: Fields) -> TranslationRequest:
         raise RefusedError(400, "q: expected a text or a list of texts")
     for text in texts:
         check_text(text, "q")
-    form = fields.get("format") or "text"
-    if form != "text":
-        raise RefusedError(
-            400, f"format: expected text, got {form!r}; markup cannot be translated yet"
-        )
+    if fields.get("format") not in (None, "text"):
+        raise RefusedError(400, "format: expected text; markup such as html is not carried over")
     return TranslationRequest(texts, single, read_alternatives(fields), read_choice(fields))
 
 
@@ -129,7 +126,11 @@ def check_text(text: str, name: str) -> None:
 
 def read_alternatives(fields: Fields) -> int:
     """The number of other translations that are wanted."""
-    given = fields.get("alternatives") or 0
+    given = fields.get("alternatives")
+    if given is None:
+        return 0
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 10:
         given = int(given)
     if type(given) is not int or given < 0:

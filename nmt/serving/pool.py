@@ -3,8 +3,12 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
+import itertools
 import logging
+import os
 import sys
+from collections.abc import Callable
 
 from nmt import errors
 from nmt.errors import UserError
@@ -15,16 +19,17 @@ from nmt.serving.messages import (
     encode_message,
     receive_message,
 )
+from nmt.serving.metrics import Metrics
 from nmt.serving.waiting import Batch, RefusedError, WaitingLines
 
 logger = logging.getLogger(__name__)
 
 COMMAND = (sys.executable, "-m", "nmt.serving.worker")
-PAUSES = (0.0, 1.0, 5.0, 30.0)  # seconds before a worker is started again that fails to start
+PAUSES = (0.0, 1.0, 5.0, 30.0)  # seconds before a worker that cannot start is started again
 
 
 class WorkerEndedError(Exception):
-    """A worker process ended, or its answer made no sense."""
+    """A worker process ended, or took too long to answer."""
 
 
 class Worker:
@@ -33,6 +38,8 @@ class Worker:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.models: dict[str, ServedModel] = {}
+        self.device = ""
+        self.ending = asyncio.create_task(process.wait())
 
     @classmethod
     async def start(cls, plan: WorkerPlan) -> "Worker":
@@ -43,117 +50,173 @@ class Worker:
         try:
             answer = await worker.ask(dataclasses.asdict(plan))
             if "error" in answer:
-                kind = [each for each in vars(errors).values() if isinstance(each, type)]
-                for each in kind:
-                    if issubclass(each, UserError) and each.exit_code == answer["exit_code"]:
-                        raise each(answer["error"])
-            worker.models = {each["name"]: ServedModel(**each) for each in answer["models"]}
+                raise getattr(errors, answer["kind"], UserError)(answer["error"])
         except BaseException:
-            await worker.end(kill=True)
+            worker.kill()
+            await worker.end()
             raise
+        worker.models = {each["name"]: ServedModel(**each) for each in answer["models"]}
+        worker.device = answer["device"]
         return worker
 
-    async def ask(self, message: Message) -> Message:
-        """The answer to a message."""
+    async def ask(self, message: Message, *, seconds: float | None = None) -> Message:
+        """The answer to a message, which may take so long."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
-            self.process.stdin.write(encode_message(message))
-            await self.process.stdin.drain()
-            return await receive_message(self.process.stdout)
-        except (OSError, EOFError, ValueError) as error:
-            raise WorkerEndedError(type(error).__name__) from error
+            async with asyncio.timeout(seconds):
+                self.process.stdin.write(encode_message(message))
+                await self.process.stdin.drain()
+                return await receive_message(self.process.stdout)
+        except TimeoutError as error:
+            raise WorkerEndedError(f"no answer for {seconds} seconds") from error
+        except (OSError, EOFError) as error:
+            raise WorkerEndedError("it is gone") from error
 
-    async def end(self, *, kill: bool = False) -> int:
-        """End the process, which finishes what it has unless it is killed; its exit code."""
+    def kill(self) -> None:
+        """End the process at once."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+    async def end(self) -> int:
+        """Let the process end when it has finished its work; its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        if kill:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
-        return await self.process.wait()
+        return await self.ending
 
 
 class Pool:
-    """Processes with the same models, which take batches from one queue."""
+    """Processes with the same models, which take batches from a queue."""
 
-    def __init__(self, plan: WorkerPlan, count: int, waiting: WaitingLines) -> None:
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        waiting: WaitingLines,
+        metrics: Metrics,
+        *,
+        seconds: float,
+        on_change: Callable[[], None],
+    ) -> None:
         self.plan = plan
-        self.count = count
         self.waiting = waiting
+        self.metrics = metrics
+        self.seconds = seconds  # after which a worker without an answer is killed
+        self.on_change = on_change  # called when the files of a model are not those that it has
         self.models: dict[str, ServedModel] = {}
-        self.workers: list[Worker] = []
+        self.workers: set[Worker] = set()
         self.tasks: list[asyncio.Task[None]] = []
+        self.replacing: set[asyncio.Task[None] | None] = set()  # tasks without a worker
+        self.retired = False
 
-    async def start(self) -> None:
-        """Start all processes; raises if one of them cannot load the models."""
-        starts = [asyncio.create_task(Worker.start(self.plan)) for _ in range(self.count)]
-        try:
-            self.workers = await asyncio.gather(*starts)
-        except BaseException:
-            for start in starts:
-                start.cancel()
-            for done in await asyncio.gather(*starts, return_exceptions=True):
-                if isinstance(done, Worker):
-                    await done.end(kill=True)
-            raise
-        self.models = self.workers[0].models
+    async def start(self, count: int | None) -> None:
+        """Start so many processes (None: one per core, or one on a GPU), then take batches.
+
+        Raises if one of them cannot load the models, and ends the others.
+        """
+        first = [] if count is not None else [await Worker.start(self.plan)]
+        if count is None:
+            count = len(os.sched_getaffinity(0)) if first[0].device == "cpu" else 1
+        starts = [Worker.start(self.plan) for _ in range(count - len(first))]
+        found = [*first, *await asyncio.gather(*starts, return_exceptions=True)]
+        self.workers = {one for one in found if isinstance(one, Worker)}
+        for failure in found:
+            if not isinstance(failure, Worker):
+                await self.stop()
+                raise failure
+        self.models = next(iter(self.workers)).models
         self.tasks = [asyncio.create_task(self._work(worker)) for worker in self.workers]
 
     async def _work(self, worker: Worker) -> None:
-        """Give batches to a worker; start another one when it ends."""
-        while True:
-            batch = await self.waiting.next_batch()
-            try:
-                answer = await worker.ask(batch_message(batch))
-                deliver(batch, answer)
-            except WorkerEndedError:
-                self.waiting.put_back(batch)
+        """Give batches to a worker, and to those that take its place, until all have to end."""
+        while not self.retired:
+            worker.ending.add_done_callback(self.waiting.wake)
+            wanted = functools.partial(self._can_work, worker)
+            batch = await self.waiting.next_batch(wanted)
+            if batch is not None:
+                try:
+                    answer = await worker.ask(batch_message(batch), seconds=self.seconds)
+                except WorkerEndedError:
+                    self.waiting.put_back(batch)
+                    worker.kill()
+                    await worker.ending
+                except asyncio.CancelledError:
+                    refuse(batch, RefusedError(503, "the server is shutting down"))
+                    raise
+                else:
+                    deliver(batch, answer)
+                    self.metrics.count_batch(batch.kind.model, batch.items)
+            elif not self.retired:
                 worker = await self._replace(worker)
-            except asyncio.CancelledError:
-                self.waiting.put_back(batch)
-                raise
+
+    def _can_work(self, worker: Worker) -> bool:
+        """Whether a worker is there to take a batch."""
+        return not self.retired and not worker.ending.done()
 
     async def _replace(self, worker: Worker) -> Worker:
-        """Another worker in place of one that ended."""
+        """Another worker for one that ended, as soon as one can be started."""
         self.workers.remove(worker)
-        code = await worker.end(kill=True)
-        logger.warning("a worker process ended unexpectedly (exit code %d); starting another", code)
-        for pause in (*PAUSES, *iter(lambda: PAUSES[-1], None)):
+        logger.warning("a worker process ended unexpectedly (exit code %d)", await worker.end())
+        self.metrics.worker_endings += 1
+        task = asyncio.current_task()
+        self.replacing.add(task)
+        try:
+            return await self._start_again()
+        finally:
+            self.replacing.remove(task)
+
+    async def _start_again(self) -> Worker:
+        """A worker with the models of the others."""
+        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
             await asyncio.sleep(pause)
             try:
-                found = await Worker.start(self.plan)
+                worker = await Worker.start(self.plan)
             except (UserError, WorkerEndedError) as error:
                 logger.error("a worker process cannot start: %s", error)
                 continue
-            self.workers.append(found)
-            return found
+            if worker.models == self.models:
+                self.workers.add(worker)
+                return worker
+            await worker.end()
+            logger.warning("the models have changed on the disk; all workers load them again")
+            self.on_change()
         raise AssertionError("the last pause is repeated")
 
+    async def retire(self) -> None:
+        """End the workers, those that are busy when they have answered."""
+        self.retired = True
+        self.waiting.wake()
+        for task in self.tasks:
+            if task in self.replacing:
+                task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.gather(*(worker.end() for worker in self.workers))
+
     async def stop(self) -> None:
-        """End all processes."""
+        """End the workers at once."""
+        self.retired = True
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        await asyncio.gather(*(worker.end(kill=True) for worker in self.workers))
+        for worker in self.workers:
+            worker.kill()
+        await asyncio.gather(*(worker.end() for worker in self.workers))
 
 
 def batch_message(batch: Batch) -> Message:
     """The message that asks a worker for the answers to a batch."""
-    return {
-        "task": batch.kind.task,
-        "model": batch.kind.model,
-        "nbest": batch.kind.nbest,
-        "items": [item.content for item in batch.items],
-    }
+    return {**dataclasses.asdict(batch.kind), "items": [item.content for item in batch.items]}
 
 
 def deliver(batch: Batch, answer: Message) -> None:
     """Give the answers of a worker to those who wait for them."""
     for item, found in zip(batch.items, answer["answers"], strict=True):
-        if item.answer.done():  # cancelled meanwhile
-            continue
         if "failure" in found:
-            item.answer.set_exception(RefusedError(500, found["failure"]))
-        else:
+            item.refuse(RefusedError(found.get("status", 500), found["failure"]))
+        elif not item.answer.done():
             item.answer.set_result(found)
+
+
+def refuse(batch: Batch, error: RefusedError) -> None:
+    """Answer all lines of a batch with an error."""
+    for item in batch.items:
+        item.refuse(error)

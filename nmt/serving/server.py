@@ -1,4 +1,4 @@
-"""Runs the service: the socket, the workers, the signals."""
+"""Runs the service: the socket, the workers, and the signals that stop or reload them."""
 
 import asyncio
 import contextlib
@@ -7,19 +7,23 @@ import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 
 from nmt.errors import UserError
-from nmt.serving.app import build_app
+from nmt.serving.app import Api, build_app
+from nmt.serving.edge import Edge, patient_protocol
+from nmt.serving.keys import Keys
+from nmt.serving.limits import ServerLimits
 from nmt.serving.messages import WorkerPlan
+from nmt.serving.metrics import Metrics
 from nmt.serving.pool import Pool, WorkerEndedError
-from nmt.serving.service import Service
 from nmt.serving.waiting import WaitingLines
 
 logger = logging.getLogger(__name__)
 
-BATCH_WAIT = 0.004  # seconds that a line waits for others
+BATCH_WAIT = 0.004  # seconds that a line waits for others, if a worker is idle
 
 
 @dataclass(frozen=True)
@@ -27,73 +31,163 @@ class ServerSettings:
     """The options of the command."""
 
     plan: WorkerPlan
-    workers: int
+    workers: int | None
     host: str
     port: int
-    root_path: str = ""
+    root_path: str
+    keys: Path | None
+    limits: ServerLimits
+    log_text: bool
 
 
 class UvicornServer(uvicorn.Server):
-    """A server whose signals are handled here."""
+    """A server that leaves signals to us."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
+class TranslationServer:
+    """The models, the workers and the application, while the server runs."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        limits = settings.limits
+        self.waiting = WaitingLines(wait=BATCH_WAIT, limit=limits.max_queue)
+        self.api = Api(
+            self.new_pool(),
+            self.waiting,
+            limits,
+            self.read_keys(),
+            self.metrics,
+            log_text=settings.log_text,
+        )
+        app = build_app(self.api)
+        paths = {route.path for route in app.routes if hasattr(route, "path")} | {"/"}
+        config = uvicorn.Config(
+            Edge(app, self.metrics, paths, seconds=limits.max_seconds),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            http=patient_protocol(limits.max_seconds),
+            ws="none",
+            server_header=False,
+            root_path=settings.root_path,
+            limit_concurrency=limits.max_connections,
+            timeout_graceful_shutdown=int(2 * limits.max_seconds) + 1,
+        )
+        self.server = UvicornServer(config)
+        self.received: list[int] = []
+        self.reloading: asyncio.Task[None] | None = None
+        self.reload_again = False
+
+    def new_pool(self) -> Pool:
+        """Workers that have not been started."""
+        return Pool(
+            self.settings.plan,
+            self.waiting,
+            self.metrics,
+            seconds=2 * self.settings.limits.max_seconds,
+            on_change=self.reload,
+        )
+
+    def read_keys(self) -> Keys | None:
+        """The keys of the file that was named."""
+        return None if self.settings.keys is None else Keys.read(self.settings.keys)
+
+    async def run(self, opened: socket.socket) -> int:
+        """Load the models, then answer requests until a signal comes; the exit code."""
+        loop = asyncio.get_running_loop()
+        starting = asyncio.create_task(self.api.pool.start(self.settings.workers))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop, number, starting)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        try:
+            await starting
+        except WorkerEndedError as error:
+            raise UserError(
+                f"a worker process ended while it loaded the models: {error}"
+            ) from error
+        except asyncio.CancelledError:
+            return 128 + self.received[0]
+        self.tell(opened)
+        try:
+            await self.server.serve(sockets=[opened])
+        finally:
+            if self.reloading is not None:
+                self.reloading.cancel()
+                await asyncio.wait([self.reloading])
+            await self.api.pool.stop()
+        return 128 + self.received[0]
+
+    def tell(self, opened: socket.socket) -> None:
+        """Say what is served, and where."""
+        for model in self.api.pool.models.values():
+            logger.info(
+                "model %s: %s to %s, %s", model.name, model.source, model.target, model.path
+            )
+        host, port = opened.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        logger.info("serving at http://%s:%d%s/", shown, port, self.settings.root_path)
+
+    def stop(self, number: int, starting: "asyncio.Task[None]") -> None:
+        """Answer what has come and end; the second time, end at once."""
+        self.received.append(number)
+        starting.cancel()
+        self.server.force_exit = self.server.should_exit
+        self.server.should_exit = True
+
+    def reload(self) -> None:
+        """Load the models and the keys again, in the background."""
+        if self.reloading is not None and not self.reloading.done():
+            self.reload_again = True
+            return
+        self.reloading = asyncio.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        """Replace the workers by others with new models, or keep them if these cannot be loaded."""
+        self.reload_again = False
+        old, new = self.api.pool, self.new_pool()
+        try:
+            keys = self.read_keys()
+            await new.start(self.settings.workers)
+        except (UserError, WorkerEndedError, OSError) as error:
+            self.metrics.reloads["failed"] += 1
+            logger.error("not reloaded, the models and keys of before stay: %s", error)
+        else:
+            self.api.pool, self.api.keys = new, keys
+            self.metrics.reloads["done"] += 1
+            await old.retire()
+            versions = ", ".join(f"{one.name} {one.version}" for one in new.models.values())
+            logger.info("reloaded: %s", versions)
+        if self.reload_again:
+            await self._reload()
+
+
 def open_socket(host: str, port: int) -> socket.socket:
     """A bound socket; port 0 is any free one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    opened = socket.socket(family, socket.SOCK_STREAM)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        opened.bind((host, port))
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        opened = socket.socket(family, kind, protocol)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
     except OSError as error:
-        opened.close()
-        raise UserError(f"{host} port {port}: {error.strerror or error}") from error
+        raise UserError(
+            f"--host {host} --port {port}: {error.strerror or error}; give another one"
+        ) from error
     return opened
+
+
+async def run(settings: ServerSettings) -> int:
+    """Serve until a signal comes."""
+    with contextlib.closing(open_socket(settings.host, settings.port)) as opened:
+        return await TranslationServer(settings).run(opened)
 
 
 def serve(settings: ServerSettings) -> int:
     """Serve until a signal comes; the exit code."""
     return asyncio.run(run(settings))
-
-
-async def run(settings: ServerSettings) -> int:
-    """Load the models, then answer requests until a signal comes."""
-    opened = open_socket(settings.host, settings.port)
-    pool = Pool(settings.plan, settings.workers, WaitingLines(wait=BATCH_WAIT))
-    try:
-        await pool.start()
-    except WorkerEndedError as error:
-        raise UserError(
-            f"a worker process ended before it had loaded the models ({error})"
-        ) from error
-    for model in pool.models.values():
-        logger.info("model %s: %s to %s, %s", model.name, model.source, model.target, model.path)
-    config = uvicorn.Config(
-        build_app(Service(pool)),
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        http="h11",
-        ws="none",
-        server_header=False,
-        root_path=settings.root_path,
-    )
-    server = UvicornServer(config)
-    received: list[int] = []
-
-    def stop(number: int) -> None:
-        received.append(number)
-        server.should_exit = True
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
-    host, port = opened.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    logger.info("serving at http://%s:%d%s/", shown, port, settings.root_path)
-    await server.serve(sockets=[opened])
-    await pool.stop()
-    return 128 + received[0] if received else 0

@@ -7,13 +7,14 @@ up a short one. A translation has the same bits whatever the other lines of its 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 BATCH_LINES = 128
 BATCH_CHARACTERS = 16_000  # workers cut batches further, by subwords
 ATTEMPTS = 2  # workers that may end unexpectedly while they work on the same line
+RETRY_AFTER = 5  # seconds after which a client may try again
 
 Answer = dict[str, Any]
 
@@ -21,11 +22,11 @@ Answer = dict[str, Any]
 class RefusedError(Exception):
     """A request that is not answered: the HTTP status and the reason, for the client."""
 
-    def __init__(self, status: int, reason: str, *, retry_after: int | None = None) -> None:
+    def __init__(self, status: int, reason: str, **headers: str) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
-        self.retry_after = retry_after
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class BatchKind:
     nbest: int = 1
 
     @property
-    def lines(self) -> int:
+    def most_lines(self) -> int:
         """The most lines of a batch."""
         return BATCH_LINES if self.task == "translate" else 1
 
@@ -53,15 +54,20 @@ class Item:
     @property
     def size(self) -> int:
         """The length in characters."""
-        return len(self.content) if isinstance(self.content, str) else BATCH_CHARACTERS
+        return len(self.content) if isinstance(self.content, str) else 0
+
+    def refuse(self, error: RefusedError) -> None:
+        """Answer with an error, unless nobody waits for the answer any more."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
 
 @dataclass(eq=False)
 class Submission:
-    """The lines of one request."""
+    """Lines of one request."""
 
     kind: BatchKind
-    items: list[Item]
+    items: Sequence[Item]
     arrived: float = field(default_factory=time.monotonic)
     waiting: deque[Item] = field(init=False)
 
@@ -80,85 +86,110 @@ class Batch:
 class WaitingLines:
     """The requests that wait for workers, in the order of their turns."""
 
-    def __init__(self, *, wait: float) -> None:
+    def __init__(self, *, wait: float, limit: int) -> None:
         self.wait = wait  # seconds that a line waits for others
+        self.limit = limit  # lines; when so many wait, further requests are refused
         self.turns: deque[Submission] = deque()
-        self.idle = 0  # workers that wait for a batch
+        self.num_idle = 0  # workers that wait for a batch
         self.changed = asyncio.Event()
 
     def __len__(self) -> int:
         return sum(len(submission.waiting) for submission in self.turns)
 
+    @property
+    def full(self) -> bool:
+        """Whether no further lines are taken."""
+        return len(self) >= self.limit
+
+    def check_room(self) -> None:
+        """Raise if no further lines are taken."""
+        if self.full:
+            raise RefusedError(
+                503, "the server is busy: too many lines wait", retry_after=str(RETRY_AFTER)
+            )
+
     def submit(self, kind: BatchKind, contents: Sequence[Any]) -> Submission:
-        """Put the lines of a request into the queue; their answers are futures."""
+        """Put lines into the queue; their answers are futures."""
+        self.check_room()
         loop = asyncio.get_running_loop()
         submission = Submission(kind, [Item(each, loop.create_future()) for each in contents])
-        self.turns.append(submission)
-        self.changed.set()
+        self._add([submission])
         return submission
 
     def withdraw(self, submission: Submission) -> None:
-        """Take out the lines of a request that have not begun."""
+        """Take out the lines that have not begun, and leave the answers of the others unread."""
         submission.waiting.clear()
         for item in submission.items:
-            item.answer.cancel()
+            if not item.answer.cancel() and not item.answer.cancelled():
+                item.answer.exception()  # mark it as seen
 
     def put_back(self, batch: Batch) -> None:
         """Let lines be tried again, each by itself, after their worker ended unexpectedly."""
         for item in batch.items:
             item.endings += 1
-            if item.endings >= ATTEMPTS and not item.answer.done():
-                item.answer.set_exception(
-                    RefusedError(500, f"{ATTEMPTS} workers ended while they translated this text")
+            if item.endings >= ATTEMPTS:
+                item.refuse(
+                    RefusedError(500, f"{ATTEMPTS} workers ended while they worked on this text")
                 )
-            if not item.answer.done():
-                again = Submission(batch.kind, [item])
-                self.turns.appendleft(again)
+        again = [item for item in batch.items if not item.answer.done()]
+        self._add([Submission(batch.kind, [item]) for item in again])
+
+    def _add(self, submissions: Sequence[Submission]) -> None:
+        """Let submissions wait for their turns."""
+        self.turns.extend(submissions)
+        self.wake()
+
+    def wake(self, *_: object) -> None:
+        """Let all who wait for a batch look whether they still want one."""
         self.changed.set()
 
-    async def next_batch(self) -> Batch:
-        """The next lines for a worker, after a short time in which others may come."""
-        self.idle += 1
+    async def next_batch(self, wanted: Callable[[], bool]) -> Batch | None:
+        """The next lines for a worker, after a short time in which others may come.
+
+        None if it is not wanted any more.
+        """
+        self.num_idle += 1
         try:
-            while True:
-                self._drop_finished()
-                if not self.turns:
+            waited = True  # lines that came while the worker was busy have waited
+            while wanted():
+                if not self._prune():
                     self.changed.clear()
                     await self.changed.wait()
-                    continue
-                delay = self.turns[0].arrived + self.wait - time.monotonic()
-                if delay > 0 and len(self) < BATCH_LINES:
-                    await asyncio.sleep(delay)
-                    self._drop_finished()
-                if self.turns:
+                    waited = False
+                elif not waited:
+                    await asyncio.sleep(self.wait)
+                    waited = True
+                else:
                     return self._take()
+            return None
         finally:
-            self.idle -= 1
+            self.num_idle -= 1
 
-    def _drop_finished(self) -> None:
-        """Take out requests of which no line waits any more."""
-        while self.turns and not self.turns[0].waiting:
-            self.turns.popleft()
+    def _prune(self) -> bool:
+        """Take out requests of which no line waits any more; whether others do."""
+        if any(not one.waiting for one in self.turns):
+            self.turns = deque(one for one in self.turns if one.waiting)
+        return bool(self.turns)
 
     def _take(self) -> Batch:
-        """Lines of one kind, taken from the requests in turn; idle workers share what is there."""
+        """Lines of one kind, one of each request in turn; idle workers share what there is."""
         kind = self.turns[0].kind
-        alike = deque(one for one in self.turns if one.kind == kind and one.waiting)
-        most = min(kind.lines, -(-sum(len(one.waiting) for one in alike) // max(self.idle, 1)))
+        alike = deque(one for one in self.turns if one.kind == kind)
+        share = -(-sum(len(one.waiting) for one in alike) // self.num_idle)
         items: list[Item] = []
         size = 0
-        while alike and len(items) < most:
-            submission = alike[0]
-            item = submission.waiting[0]
-            alone = item.endings > 0  # it may be what ended its worker
-            if items and (alone or items[0].endings or size + item.size > BATCH_CHARACTERS):
+        while alike and len(items) < min(share, kind.most_lines):
+            item = alike[0].waiting[0]
+            suspect = item.endings > 0  # of having ended a worker: it goes alone
+            if items and (suspect or size + item.size > BATCH_CHARACTERS):
                 break
-            items.append(submission.waiting.popleft())
+            items.append(alike[0].waiting.popleft())
             size += item.size
-            alike.rotate(-1)
-            if not submission.waiting:
-                alike.pop()
-        first = self.turns[0]
-        if first.waiting:  # its next line has to wait for its turn
-            self.turns.rotate(-1)
+            if suspect:
+                break
+            if alike[0].waiting:
+                alike.rotate(-1)
+            else:
+                alike.popleft()
+        self.turns.rotate(-1)
         return Batch(kind, items)

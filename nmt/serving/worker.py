@@ -11,9 +11,12 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+import torch
 
 from nmt.analysis.analyze import describe_attention
 from nmt.checkpoint.model_directory import LoadedModel, read_config
@@ -23,7 +26,7 @@ from nmt.decoding.alignment import AlignmentHead, recommended_head
 from nmt.decoding.devices import Precision
 from nmt.decoding.translation import Line, Translation
 from nmt.decoding.translator import Translator
-from nmt.errors import UserError
+from nmt.errors import DivergedError, UserError
 from nmt.serving.attention import attention_of_pair
 from nmt.serving.messages import Message, ServedModel, WorkerPlan, encode_message, read_message
 from nmt.storage.manifest import MANIFEST, SealedDirectory
@@ -109,26 +112,32 @@ def describe_translation(translation: Translation) -> dict[str, Any]:
 
 def attend(model: WorkerModel, message: Message) -> Message:
     """The attention of sentence pairs, or of sentences and their translations."""
-    answers = []
-    for item in message["items"]:
-        try:
-            answers.append(
-                attention_of_pair(
-                    model.loaded,
-                    model.translator,
-                    model.options,
-                    model.alignment,
-                    name=model.facts.name,
-                    source=item["source"],
-                    target=item["target"],
-                )
+    return {
+        "answers": [
+            attention_of_pair(
+                model.loaded,
+                model.translator,
+                model.options,
+                model.alignment,
+                name=model.facts.name,
+                source=item["source"],
+                target=item["target"],
             )
-        except UserError as error:
-            answers.append({"failure": str(error)})
-    return {"answers": answers}
+            for item in message["items"]
+        ]
+    }
 
 
 TASKS = {"translate": translate, "attention": attend}
+
+
+def answer(models: Mapping[str, WorkerModel], message: Message) -> Message:
+    """The answer to a message of the server."""
+    try:
+        return TASKS[message["task"]](models[message["model"]], message)
+    except UserError as error:
+        status = 500 if isinstance(error, DivergedError) else 400
+        return {"answers": [{"failure": str(error), "status": status}] * len(message["items"])}
 
 
 def main() -> None:
@@ -156,11 +165,13 @@ def work() -> None:
     try:
         models = {name: load(name, path, plan) for name, path in plan.models.items()}
     except UserError as error:
-        send({"error": str(error), "exit_code": error.exit_code})
+        send({"error": str(error), "kind": type(error).__name__})
         return
-    send({"models": [dataclasses.asdict(model.facts) for model in models.values()]})
+    device = next(iter(models.values())).translator.device
+    facts = [dataclasses.asdict(model.facts) for model in models.values()]
+    send({"models": facts, "device": torch.device(device).type})
     while (message := read_message(sys.stdin.buffer)) is not None:
-        send(TASKS[message["task"]](models[message["model"]], message))
+        send(answer(models, message))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,31 @@
-"""nmt-serve in a real process: its answers are those of nmt-translate."""
+"""nmt-serve in a real process: its answers are those of nmt-translate, whatever happens to it."""
 
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from urllib import parse, request
 
 import pytest
 from support.serving import ServerProcess, serving
 from translation_models import make_directory, random_lines, trained_model
 
+from nmt.cli.serve import main
 from nmt.cli.translate import main as nmt_translate
 
 pytest.importorskip("starlette", reason="needs starlette: pip install 'nmt[serve]'")
 pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'nmt[serve]'")
+
+KEY = "a-key-for-the-tests-of-this-server"
+SLOW_KEY = "another-key-for-three-per-minute"
+SECONDS = 8  # the limit of the shared server
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +43,13 @@ def server(
     models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     """One server for all tests that do not end it."""
-    named = [f"--model={name}={path}" for name, path in models.items()]
-    with serving(tmp_path_factory.mktemp("server"), *named, "--workers", "2") as found:
+    directory = tmp_path_factory.mktemp("server")
+    keys = directory / "keys"
+    keys.write_text(f"# clients\ntests {KEY}\nslow {SLOW_KEY} 3\n", encoding="utf-8")
+    options = [f"--model={name}={path}" for name, path in models.items()]
+    options += ["--workers", "2", "--keys", str(keys), "--max-queue", "50"]
+    options += ["--max-seconds", str(SECONDS), "--max-characters", "20000"]
+    with serving(directory, *options, key=KEY) as found:
         yield found
 
 
@@ -42,13 +62,23 @@ def by_command(model: Path, lines: list[str], directory: Path, *options: str) ->
     return output.read_text(encoding="utf-8").split("\n")[:-1]
 
 
+def wait_until(condition: object) -> None:
+    """Wait for a condition for at most a minute and a half."""
+    assert callable(condition)
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_translations_are_those_of_the_command(
     server: ServerProcess, models: dict[str, Path], tmp_path: Path
 ) -> None:
     lines = ["", *random_lines(40, longest=12), "  ", "a dog"]
     expected = by_command(models["rela-g"], lines, tmp_path)
     assert server.translate(lines) == expected
-    assert [server.translate(line) for line in lines[:10]] == expected[:10]
+    with ThreadPoolExecutor(20) as threads:  # lines of several clients share batches
+        assert list(threads.map(server.translate, lines)) == expected
     assert server.translate("\n".join(lines)) == "\n".join(expected)
     assert server.translate("\r\n".join(lines[:3]) + "\n") == "\r\n".join(expected[:3]) + "\n"
     other = by_command(models["softmax"], lines, tmp_path)
@@ -67,13 +97,51 @@ def test_alternatives_are_the_n_best_of_the_command(
     assert reply["alternatives"] == [texts[n + 1 : n + 3] for n in range(0, len(texts), 3)]
 
 
-def test_languages_models_and_health(server: ServerProcess) -> None:
-    assert server.get("/languages").json() == [
+def test_a_long_document_is_streamed_in_order(
+    server: ServerProcess, models: dict[str, Path], tmp_path: Path
+) -> None:
+    lines = random_lines(600, longest=4)  # more than may wait at a time
+    reply = server.post("/translate/stream", {"q": "\n".join(lines), "target": "de"})
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    *events, end, rest = reply.body.decode().split("\n\n")
+    assert (end, rest) == ('event: end\ndata: {"lines": 600}', "")
+    found = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert [event["line"] for event in found] == list(range(600))
+    expected = by_command(models["rela-g"], lines, tmp_path)
+    assert [event["translatedText"] for event in found] == expected
+
+
+def test_requests_of_the_client_of_libretranslate(server: ServerProcess) -> None:
+    """Its form bodies to the letter, and its GET request with a body."""
+    url = f"http://127.0.0.1:{server.port}/"
+
+    def send(path: str, method: str | None = None, **fields: str) -> object:
+        data = parse.urlencode({**fields, "api_key": KEY}).encode()
+        asked = request.Request(url + path, data=data, method=method)
+        with request.urlopen(asked, timeout=60) as answer:
+            return json.loads(answer.read().decode())
+
+    expected = server.translate("the old man")
+    assert send("translate", q="the old man", source="en", target="de") == {
+        "translatedText": expected
+    }
+    answer = send("translate", q="the old man", source="auto", target="de", format="text")
+    assert answer == {
+        "translatedText": expected,
+        "detectedLanguage": {"confidence": 0, "language": "en"},
+    }
+    assert send("languages", "GET") == [
         {"code": "en", "name": "English", "targets": ["de"]},
         {"code": "de", "name": "German", "targets": []},
     ]
-    assert [model["name"] for model in server.get("/models").json()] == ["rela-g", "softmax"]
-    assert server.get("/health").json() == {"status": "ok"}
+    assert server.get("/frontend/settings").json()["charLimit"] == 20_000
+    body = b"".join(
+        b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % field
+        for field in ((b"q", b"the old man"), (b"target", b"de"), (b"api_key", KEY.encode()))
+    )
+    kind = "multipart/form-data; boundary=x"
+    reply = server.ask("POST", "/translate", body + b"--x--\r\n", content_type=kind)
+    assert reply.json() == {"translatedText": expected}
 
 
 def test_attention_has_the_structure_of_the_report(server: ServerProcess) -> None:
@@ -89,3 +157,188 @@ def test_attention_has_the_structure_of_the_report(server: ServerProcess) -> Non
     assert all(source < 6 and target < len(words) for source, target in reply["links"])
     given = server.post("/attention", {"q": "a dog", "target_text": "DOG CAT"}).json()
     assert [word["text"] for word in given["target_words"]] == ["DOG", "CAT"]
+    assert server.post("/attention", {"q": "dog " * 200}).status == 400
+
+
+def test_what_a_request_may_not_ask_for(server: ServerProcess) -> None:
+    for status, reason, fields in (
+        (400, "q: expected a text or a list of texts", {"q": 1}),
+        (400, "q: contains half a surrogate pair", {"q": "\ud800"}),
+        (400, "expected one of these pairs: en to de", {"q": "a", "source": "fr"}),
+        (400, "model: expected one of rela-g, softmax", {"q": "a", "model": "x"}),
+        (400, "alternatives: expected at most 3, got 4", {"q": "a", "alternatives": 4}),
+        (400, "format: expected text; markup such as html", {"q": "a", "format": "html"}),
+        (413, "expected at most 20,000 characters, got 20,001", {"q": "a" * 20_001}),
+        (413, "expected at most 2,000 lines, got 2,001", {"q": "\n" * 2_000}),
+        (413, "the body is larger than 2,000,000 bytes", {"q": "a" * 10_000_000}),
+    ):
+        reply = server.post("/translate", fields)
+        assert (reply.status, reason in reply.json()["error"]) == (status, True), reply.body
+    for status, body, kind in (
+        (400, b'{"q": "\xff"}', "application/json"),
+        (400, b"q=%ff&target=de", "application/x-www-form-urlencoded"),
+        (400, b"[" * 100_000, "application/json"),
+        (400, b'"text"', "application/json"),
+        (400, b"--x\r\n", "multipart/form-data"),
+        (415, b"text", "text/plain"),
+    ):
+        reply = server.ask("POST", "/translate", body, content_type=kind)
+        assert reply.status == status, reply.body
+        assert set(reply.json()) == {"error"}
+    for status, method, path in (
+        (404, "GET", "/nothing"),
+        (405, "GET", "/translate"),
+        (405, "DELETE", "/languages"),
+        (501, "POST", "/detect"),
+        (404, "GET", "/%2e%2e/app.py"),
+    ):
+        reply = server.ask(method, path)
+        assert reply.status == status, path
+        assert set(reply.json()) == {"error"}
+
+
+def test_keys_and_their_rates(server: ServerProcess) -> None:
+    fields = {"q": "a dog", "target": "de"}
+    for wrong in ("", "Bearer wrong", "Bearer ", "Basic x"):
+        assert server.post("/translate", fields, authorization=wrong).status == 403
+    found = [
+        server.post("/translate", {**fields, "api_key": SLOW_KEY}, authorization="")
+        for _ in range(4)
+    ]
+    assert [reply.status for reply in found] == [200, 200, 200, 429]
+    assert 1 <= int(found[-1].headers["retry-after"]) <= 20
+    assert server.translate("a dog")
+
+
+def test_nothing_of_texts_and_keys_is_logged(server: ServerProcess) -> None:
+    server.translate("the young woman")
+    server.post("/translate", {"q": "a secret", "source": "secret"})
+    logged = server.logged()
+    records = [json.loads(line) for line in logged.split("\n") if line.startswith("{")]
+    assert {"status": 200, "model": "rela-g", "key": "tests", "characters": 15}.items() <= (
+        next(each for each in records[::-1] if each["status"] == 200).items()
+    )
+    for word in ("young", "YOUNG", "secret", KEY, SLOW_KEY):
+        assert word not in logged
+
+
+def test_a_worker_that_is_killed_under_load_is_replaced(server: ServerProcess) -> None:
+    lines = random_lines(60, seed=3, longest=12)
+    expected = server.translate(lines)
+    endings = server.metric("nmt_worker_endings_total")
+    killed = server.workers()[0]
+    with ThreadPoolExecutor(10) as threads:
+        found = threads.map(server.translate, lines * 3)
+        os.kill(killed, signal.SIGKILL)
+        assert list(found) == expected * 3
+    wait_until(lambda: server.metric("nmt_workers") == 2)
+    assert server.metric("nmt_worker_endings_total") == endings + 1
+    assert killed not in server.workers()
+
+
+def test_a_busy_server_refuses_and_slow_clients_are_left(server: ServerProcess) -> None:
+    """The workers are stopped, so that nothing is answered."""
+    start = time.monotonic()
+    idle, part, head = (socket.create_connection(("127.0.0.1", server.port)) for _ in range(3))
+    part.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+    head.sendall(b"POST /translate HTTP/1.1\r\nHost:")
+    expected = server.translate("a dog")
+    workers = server.workers()
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    with ThreadPoolExecutor(3) as threads, closing(server.connect()) as leaving:
+        try:
+            late = [
+                threads.submit(server.post, "/translate", {"q": text}) for text in ("cat", "tree")
+            ]
+            time.sleep(1.0)  # both workers have a batch
+            fields = json.dumps({"q": "\n" * 59, "target": "de", "api_key": KEY})
+            leaving.request("POST", "/translate", fields, {"content-type": "application/json"})
+            wait_until(lambda: server.metric("nmt_waiting_lines") == 60)
+            refused = server.post("/translate", {"q": "a dog"})
+            assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+            leaving.close()
+            wait_until(lambda: server.metric("nmt_waiting_lines") == 0)
+            assert [reply.result().status for reply in late] == [504, 504]
+        finally:
+            for worker in workers:
+                os.kill(worker, signal.SIGCONT)
+    assert server.translate("a dog") == expected
+    for connection in (idle, part, head):
+        connection.settimeout(90)
+        answer = connection.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 408") if connection is part else answer == b""
+        connection.close()
+    assert time.monotonic() - start >= SECONDS
+
+
+def test_bodies_that_are_cut_short_and_what_is_not_http(server: ServerProcess) -> None:
+    for text in (
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n{",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(text)
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(60)
+            assert b"Traceback" not in connection.recv(10_000)
+    assert server.get("/health").json() == {"status": "ok"}
+    assert "Traceback" not in server.logged()
+
+
+def test_reload_then_a_broken_model_then_the_end(models: dict[str, Path], tmp_path: Path) -> None:
+    """SIGHUP loses no request; SIGTERM answers what has come."""
+    path = tmp_path / "model"
+    shutil.copytree(models["softmax"], path)
+    lines = random_lines(30, seed=5, longest=12)
+    old, new = (by_command(models[name], lines, tmp_path) for name in ("softmax", "rela-g"))
+    options = ("--model", str(path), "--workers", "1", "--root-path", "/mt", "--log-text")
+    with serving(tmp_path, *options) as server, ThreadPoolExecutor(4) as threads:
+        assert server.translate(lines) == old
+        path.rename(tmp_path / "old")
+        shutil.copytree(models["rela-g"], path)
+        server.process.send_signal(signal.SIGHUP)
+        answers = []
+        while "reloaded: model" not in server.logged():
+            answers += threads.map(server.translate, [lines] * 4)
+        assert all(answer in (old, new) for answer in answers)
+        assert server.translate(lines) == new
+        (path / "model.safetensors").write_bytes(b"damaged")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("error: not reloaded, the models and keys of before stay: .*safetensors")
+        assert server.translate(lines) == new
+        assert f'"translations": {json.dumps(new)}' in server.logged()
+        assert server.get("/openapi.json").json()["servers"] == [{"url": "/mt"}]
+
+        (worker,) = server.workers()
+        os.kill(worker, signal.SIGSTOP)
+        accepted = [threads.submit(server.translate, line) for line in lines[:4]]
+        time.sleep(1.0)
+        threading.Timer(1.0, os.kill, (worker, signal.SIGCONT)).start()
+        assert server.stop() == 143
+        assert [each.result() for each in accepted] == new[:4]
+        with pytest.raises(ConnectionRefusedError):
+            server.get("/health")
+
+
+def test_mistakes_are_one_line(
+    models: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = str(models["softmax"])
+    keys = tmp_path / "keys"
+    keys.write_text("client short\n", encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for code, message, options in (
+            (2, f"--port {port}: Address already in use", ["--model", model, "--port", port]),
+            (2, "there is another model softmax; give NAME=DIR", ["--model", model] * 2),
+            (2, f"{keys}:1: expected a key of at least", ["--model", model, "--keys", str(keys)]),
+            (2, "--root-path: expected a path", ["--model", model, "--root-path", "x"]),
+            (3, "expected a model or run directory", ["--model", "nowhere", "--workers", "1"]),
+        ):  # fmt: skip
+            assert main([*options, *([] if "--port" in options else ["--port", "0"])]) == code
+            error = capfd.readouterr().err
+            assert message in error
+            assert error.count("\n") == 1

@@ -33,9 +33,10 @@ class Reply:
 class ServerProcess:
     """A running server."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, key: str) -> None:
         self.process = process
         self.log = log
+        self.key = key
         self.port = int(self.wait_for(r"serving at http://127\.0\.0\.1:(\d+)")[1])
 
     def wait_for(self, pattern: str, *, after: int = 0) -> "re.Match[str]":
@@ -70,8 +71,9 @@ class ServerProcess:
         return self.ask("GET", path)
 
     def post(self, path: str, fields: Any, **headers: str) -> Reply:
-        """A request with a JSON body."""
+        """A request with a JSON body, and the key of the tests."""
         body = json.dumps(fields).encode()
+        headers.setdefault("authorization", f"Bearer {self.key}")
         return self.ask("POST", path, body, content_type="application/json", **headers)
 
     def translate(self, text: str | list[str], **fields: Any) -> Any:
@@ -85,6 +87,12 @@ class ServerProcess:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(number) for number in children.read_text().split()]
 
+    def metric(self, name: str) -> float:
+        """The value of one of the counters, with its labels."""
+        found = re.search(rf"^{re.escape(name)} (\S+)$", self.get("/metrics").body.decode(), re.M)
+        assert found, name
+        return float(found[1])
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait; the exit code."""
         self.process.send_signal(number)
@@ -92,8 +100,8 @@ class ServerProcess:
 
 
 @contextmanager
-def serving(directory: Path, *options: str) -> Iterator[ServerProcess]:
-    """A server on a free port, which is ended with the context."""
+def serving(directory: Path, *options: str, key: str = "") -> Iterator[ServerProcess]:
+    """A server on a free port, which is ended with the context; requests have the key."""
     log = directory / "serve.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -104,7 +112,7 @@ def serving(directory: Path, *options: str) -> Iterator[ServerProcess]:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
     try:
-        yield ServerProcess(process, log)
+        yield ServerProcess(process, log, key)
     finally:
         process.kill()
         process.wait()
