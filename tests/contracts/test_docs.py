@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -77,6 +78,14 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
             assert target.is_relative_to(PROJECT / "docs"), f"{page.name}: {link}: {message}"
         if address.fragment:
             assert address.fragment in anchors(target), f"{page.name}: {link}"
+
+
+def test_the_page_on_installation_names_all_extras() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (PROJECT / "docs" / "installation.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| (`[^|]*) \|", page.partition("## Extras")[2], flags=re.MULTILINE)
+    extras = project["optional-dependencies"].keys()
+    assert {name for row in named for name in re.findall(r"`([\w-]+)`", row)} == set(extras)
 
 
 class Addresses(HTMLParser):
