@@ -19,6 +19,7 @@ from typing import Any, get_args, get_origin
 from nmt.config.attention_kinds import ALIASES, ATTENTION_KINDS
 from nmt.config.config import Config
 from nmt.config.scalars import describe, type_hints
+from nmt.config.schema import item_type
 
 PAGE = Path(__file__).parents[1] / "docs" / "config.md"
 BEGIN = "<!-- written by scripts/config_reference.py -->\n"
@@ -106,16 +107,18 @@ def section_lines(section: type, paths: list[str], instance: Any) -> Iterator[st
     prefix = f"{paths[0]}." if paths else ""
     inner: dict[Any, list[str]] = {}
     for name in fields:
-        if dataclasses.is_dataclass(hints[name]):
-            inner.setdefault(hints[name], []).append(prefix + name)
+        if dataclasses.is_dataclass(item_type(hints[name])):
+            inner.setdefault(item_type(hints[name]), []).append(prefix + name)
     if paths:
         yield from (f"## {heading(paths)}", "")
     yield from (inspect.getdoc(section) or "", "")
     yield from (row("key", "type", "default", "meaning"), row(*["---"] * 4))
     for name, field in fields.items():
-        if dataclasses.is_dataclass(hints[name]):
-            link = f"[see below](#{anchor(inner[hints[name]])})"
-            yield row(f"`{name}`", "a section", "", link)
+        of_section = item_type(hints[name])
+        if dataclasses.is_dataclass(of_section):
+            link = f"[see below](#{anchor(inner[of_section])})"
+            kind = "a section" if of_section is hints[name] else "a section, or a list of them"
+            yield row(f"`{name}`", kind, "", link)
             continue
         meaning = field.metadata.get("help") or meanings[name]
         assert meaning, f"{section.__name__}.{name}: write its meaning in a comment beside it"

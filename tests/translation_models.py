@@ -15,6 +15,7 @@ from nmt.config.config import (
     ParallelFiles,
     SublayerAttentionConfig,
     SubwordConfig,
+    TrainingCorpus,
 )
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, EOS, PAD
@@ -30,14 +31,14 @@ WORDS = ["the", "a", "old", "young", "man", "woman", "dog", "cat", "house", "tre
 def make_config(kind: str = "softmax", *, subword: str = "none", max_length: int = 256) -> Config:
     """A model of two small layers a side."""
     sublayer = SublayerAttentionConfig(kind)
-    files = ParallelFiles((Path("train.src"),), (Path("train.trg"),))
+    files = TrainingCorpus((Path("train.src"),), (Path("train.trg"),))
     return Config(
         run_dir=Path("/nowhere/run"),
         data=DataConfig(
             source_language="en",
             target_language="de",
-            train=files,
-            validation=ParallelFiles((Path("validation.src"),), (Path("validation.trg"),)),
+            train=(files,),
+            validation=(ParallelFiles((Path("validation.src"),), (Path("validation.trg"),)),),
             subword=SubwordConfig("bpe", merges=40) if subword == "bpe" else SubwordConfig("none"),
             max_length=max_length,
         ),

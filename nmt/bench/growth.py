@@ -15,7 +15,7 @@ from nmt.bench.machine import describe_machine
 from nmt.bench.result import Result
 from nmt.bench.synthetic import Shapes, synthetic_lines
 from nmt.bench.timing import Spread, Times, measure_rounds
-from nmt.config.config import Config, DataConfig, ParallelFiles, SubwordConfig
+from nmt.config.config import Config, DataConfig, ParallelFiles, SubwordConfig, TrainingCorpus
 from nmt.data.prepare import prepare
 from nmt.progress import progress_bar
 
@@ -128,14 +128,15 @@ def preparation(pairs: int, setting: Setting) -> Case:
         path = setting.directory / f"train.{side}"
         path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
         files[side] = (path,)
-    data = ParallelFiles(files["source"], files["target"])
+    train = (TrainingCorpus(files["source"], files["target"]),)
+    validation = (ParallelFiles(files["source"], files["target"]),)
     subword = SubwordConfig("bpe", merges=MERGES)
 
     def run() -> None:
         with quiet("nmt.data"), tempfile.TemporaryDirectory(dir=setting.directory) as directory:
             prepared = Path(directory) / "prepared"
-            config = DataConfig("xx", "yy", data, data, subword=subword, prepared_dir=prepared)
-            prepare(Config(run_dir=Path(directory), data=config))
+            data = DataConfig("xx", "yy", train, validation, subword=subword, prepared_dir=prepared)
+            prepare(Config(run_dir=Path(directory), data=data))
 
     return Case(run, pairs, demand=pairs)
 

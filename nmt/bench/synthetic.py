@@ -13,6 +13,7 @@ from nmt.config.config import (
     ParallelFiles,
     SubwordConfig,
     TrainConfig,
+    TrainingCorpus,
 )
 from nmt.data.codec import Codec
 from nmt.data.corpus import CorpusWriter, EncodedCorpus, Integers, Tokens
@@ -44,10 +45,10 @@ class Shapes:
 def synthetic_config(shapes: Shapes, *, precision: str = "float32") -> Config:
     """A config with these shapes and without files."""
     assert precision in ("auto", "float32", "bfloat16", "float16")
-    nothing = ParallelFiles((), ())
+    train, validation = (TrainingCorpus((), ()),), (ParallelFiles((), ()),)
     return Config(
         run_dir=Path("."),
-        data=DataConfig("xx", "yy", nothing, nothing, subword=SubwordConfig("none")),
+        data=DataConfig("xx", "yy", train, validation, subword=SubwordConfig("none")),
         model=ModelConfig(
             dim=shapes.dim,
             heads=shapes.heads,

@@ -27,6 +27,7 @@ from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
 from nmt.training.precision import AUTOCAST, with_precision
 from nmt.training.state import TrainingState
+from nmt.training.stream import training_stream
 from nmt.training.update import Updater
 
 CONFIGURED = "config"  # as a kind: the attention that the config asks for
@@ -76,7 +77,7 @@ def task_of_config(config: Config, updates: int) -> Task:
         config,
         len(prepared.codec.source.vocabulary),
         len(prepared.codec.target.vocabulary),
-        first_updates(config, prepared.train, updates),
+        list(itertools.islice(training_stream(config, prepared).updates(), updates)),
     )
 
 

@@ -36,6 +36,7 @@ def run_prepare(arguments: argparse.Namespace) -> None:
     """Prepare or verify the data, and print a summary."""
     from nmt.config.config import resolved_prepared_dir
     from nmt.config.loading import load_config
+    from nmt.data.mixture import Mixture, describe_mixture
     from nmt.data.prepare import open_prepared, prepare
 
     config = load_config(arguments.config, arguments.overrides)
@@ -49,7 +50,11 @@ def run_prepare(arguments: argparse.Namespace) -> None:
 
             start = start_codec(config)
         prepared = prepare(config, start=start)
-    print("\n".join(summary(prepared)), file=sys.stderr)
+    lines = summary(prepared)
+    if not arguments.verify:
+        mixture = Mixture.of(config.data.train, prepared.sizes)
+        lines += [f"  {line}" for line in describe_mixture(mixture)]
+    print("\n".join(lines), file=sys.stderr)
     if not arguments.verify:
         console.suggest(
             f"nmt-train --config {' '.join([str(arguments.config), *arguments.overrides])}"
@@ -65,6 +70,13 @@ def summary(prepared: "Prepared") -> list[str]:
         lines += [
             f"    {'left out':<16}{count:>14,}  {reason}" for reason, count in left_out.items()
         ]
+        for part in corpus.get("parts", []):
+            skipped = sum(part["left_out"].values())
+            means = [part[side]["tokens"] / part["pairs"] for side in ("source", "target")]
+            lines.append(
+                f"    {part['name']:<16}{part['pairs']:>14,}  of {part['read']:,} read, "
+                f"{skipped:,} left out; {means[0]:.1f} and {means[1]:.1f} tokens per sentence"
+            )
     train = prepared.about["corpora"]["train"]
     for side, size in prepared.about["vocabulary"].items():
         tokens = train[side]["tokens"]

@@ -3,7 +3,9 @@
 Each check yields findings about one section or about the whole config, and reads no files.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from nmt.config.config import (
     ModelConfig,
     ParallelFiles,
     TrainConfig,
+    TrainingCorpus,
     ValidateConfig,
     resolved_prepared_dir,
 )
@@ -24,6 +27,7 @@ from nmt.config.limits import LANGUAGE_CODE, MAX_SYMBOL_LENGTH
 CHINESE = ("zh", "cmn", "yue", "wuu", "lzh")
 NUM_CONTROL_SYMBOLS = 4
 HIGHEST_RATE = 0.1
+CORPUS_NAME = re.compile("[A-Za-z0-9_-]{1,60}")
 RUN_FOLDERS = ("checkpoints", "best", "average", "tensorboard")
 
 
@@ -44,8 +48,8 @@ def check(sections: Mapping[str, Any]) -> Iterator[Finding]:
 
 def check_data(data: DataConfig) -> Iterator[Finding]:
     """Files that cannot be a parallel corpus, and settings that would leave no pair."""
-    yield from check_parallel(data.train, "data.train")
-    yield from check_parallel(data.validation, "data.validation")
+    yield from check_corpora(data.train, "data.train")
+    yield from check_corpora(data.validation, "data.validation")
     for path in sorted(set(all_files(data.train)) & set(all_files(data.validation))):
         yield Finding(
             f"{path} is also a file of data.train; validation needs text that is not trained on",
@@ -67,6 +71,52 @@ def check_data(data: DataConfig) -> Iterator[Finding]:
         )
 
 
+def check_corpora(corpora: Sequence[ParallelFiles], key: str) -> Iterator[Finding]:
+    """Files that do not match, ambiguous names, impossible tags, and empty windows."""
+    names = [corpus.name for corpus in corpora]
+    for index, corpus in enumerate(corpora):
+        own = key if len(corpora) == 1 else f"{key}[{index}]"
+        yield from check_parallel(corpus, own)
+        if corpus.name is None:
+            if len(corpora) > 1:
+                yield Finding("a corpus of a list needs a name", (f"{own}.name", own))
+        elif not CORPUS_NAME.fullmatch(corpus.name):
+            message = f"expected letters, digits, - and _, got {corpus.name[:60]!r}"
+            yield Finding(message, (f"{own}.name",))
+        elif corpus.name in names[:index]:
+            message = f"another corpus of {key} has the name {corpus.name}, too; choose another"
+            yield Finding(message, (f"{own}.name",))
+        if corpus.tag is not None:
+            yield from check_reserved((corpus.tag,), f"{own}.tag")
+        if isinstance(corpus, TrainingCorpus) and corpus.until_update is not None:
+            after = corpus.from_update or 0
+            if after >= corpus.until_update:
+                yield Finding(
+                    f"expected more than from_update {after}, got {corpus.until_update}; no "
+                    "update would use the corpus",
+                    (f"{own}.until_update",),
+                )
+
+
+def check_windows(config: Config) -> Iterator[Finding]:
+    """Updates without a corpus to train on."""
+    corpora, done = config.data.train, 0
+    while done < config.train.max_updates:
+        ends = [
+            math.inf if corpus.until_update is None else corpus.until_update
+            for corpus in corpora
+            if (corpus.from_update or 0) <= done
+        ]
+        if max(ends, default=0) <= done:
+            yield Finding(
+                f"no corpus is used in update {done + 1}; train.max_updates is "
+                f"{config.train.max_updates}: see from_update and until_update",
+                ("data.train",),
+            )
+            return
+        done = int(min(max(ends), config.train.max_updates))
+
+
 def check_reserved(symbols: tuple[str, ...], key: str) -> Iterator[Finding]:
     """Symbols that a line of text cannot contain as one word, and symbols given twice."""
     for symbol in symbols:
@@ -80,9 +130,9 @@ def check_reserved(symbols: tuple[str, ...], key: str) -> Iterator[Finding]:
             yield Finding(f"{symbol} is given twice; remove one", (key,))
 
 
-def all_files(files: ParallelFiles) -> tuple[Path, ...]:
-    """The files of both sides."""
-    return files.source + files.target
+def all_files(corpora: Sequence[ParallelFiles]) -> list[Path]:
+    """The files of both sides of all corpora."""
+    return [path for corpus in corpora for path in corpus.source + corpus.target]
 
 
 def check_parallel(files: ParallelFiles, key: str) -> Iterator[Finding]:
@@ -205,6 +255,15 @@ def check_whole(config: Config) -> Iterator[Finding]:
                     f"{beam} is more than data.subword.vocabulary_size {subword.vocabulary_size}",
                     (f"{key}.beam",),
                 )
+    names = [corpus.name for corpus in config.data.validation]
+    if config.validate.corpus is not None and config.validate.corpus not in names:
+        known = ", ".join(name for name in names if name is not None) or "none has one"
+        yield Finding(
+            f"expected the name of a corpus of data.validation ({known}), got "
+            f"{config.validate.corpus!r}",
+            ("validate.corpus",),
+        )
+    yield from check_windows(config)
     yield from check_folders(config)
 
 

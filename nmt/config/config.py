@@ -59,10 +59,21 @@ SUBWORD_OPTIONS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class ParallelFiles:
-    """Two files, or two lists of files that are concatenated; line n translates line n."""
+    """A corpus: two files, or two lists of files to concatenate; line n translates line n."""
 
     source: tuple[Path, ...]  # text in the source language, in UTF-8
     target: tuple[Path, ...]  # its translation, line by line
+    name: str | None = None  # of letters, digits, - and _; a corpus of a list needs one
+    tag: str | None = None  # a reserved symbol that is put before each source sentence
+
+
+@dataclass(frozen=True)
+class TrainingCorpus(ParallelFiles):
+    """A corpus to train on; how the corpora of a list are mixed is in docs/corpora.md."""
+
+    weight: PositiveFloat | None = None  # its share of the pairs drawn; default: its pairs
+    from_update: NonNegative | None = None  # it is used after this update; default: 0
+    until_update: Positive | None = None  # the last update that uses it; default: the last of all
 
 
 @dataclass(frozen=True)
@@ -105,8 +116,8 @@ class DataConfig:
 
     source_language: str  # a language code such as en or pt-BR
     target_language: str  # a language code such as en or pt-BR
-    train: ParallelFiles
-    validation: ParallelFiles
+    train: tuple[TrainingCorpus, ...]
+    validation: tuple[ParallelFiles, ...]
     tokenizer: TokenizerConfig = TokenizerConfig()
     subword: SubwordConfig = SubwordConfig()
     max_length: Length = 256  # subwords per side; longer pairs are left out and counted
@@ -115,6 +126,12 @@ class DataConfig:
     max_line_bytes: LineBytes = 1_000_000  # longer lines are bad lines
     prepared_dir: Path | None = None  # default: `prepared` in the run directory
     workers: NonNegativeProcesses = 0  # processes that encode text; 0: one per core
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """The reserved symbols: those of the subwords, and the tags of all corpora."""
+        tags = [corpus.tag for corpus in (*self.train, *self.validation) if corpus.tag is not None]
+        return tuple(dict.fromkeys([*self.subword.reserved, *tags]))
 
 
 @dataclass(frozen=True, init=False)
@@ -292,6 +309,7 @@ class ValidateConfig:
     every: Positive = 1000  # updates between validations
     beam: Annotated[int, Range(0, MAX_BEAM)] = 4  # hypotheses kept; 0: no decoding
     metric: Literal["bleu", "chrf", "loss", "perplexity"] = "bleu"  # chooses `best`
+    corpus: str | None = None  # name of the validation corpus that chooses; default: the first
     patience: NonNegative = 0  # validations without improvement before the run stops; 0: never
     sentences: NonNegative = 0  # at most this number is decoded; 0: all
     # most target tokens of a batch; 0: as train.batch_tokens

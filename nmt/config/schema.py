@@ -66,8 +66,16 @@ class Reader:
     def _tuple(self, node: Node, annotation: Any, key: str) -> Any:
         items = node.items if isinstance(node, Items) else (node,)
         if not items:
-            self.report(node.place, key, f"expected {describe(annotation)}, got an empty list")
-        values = [self._value(item, annotation, key, None) for item in items]
+            is_section = dataclasses.is_dataclass(annotation)
+            expected = "at least one item" if is_section else describe(annotation)
+            self.report(node.place, key, f"expected {expected}, got an empty list")
+        values = []
+        for index, item in enumerate(items):
+            inner = key
+            if isinstance(node, Items) and dataclasses.is_dataclass(annotation):
+                inner = f"{key}[{index}]"
+                self.places[inner] = item.place
+            values.append(self._value(item, annotation, inner, None))
         return INVALID if INVALID in values or not items else tuple(values)
 
     def _dict(self, node: Node, annotation: Any, key: str) -> Any:
@@ -343,5 +351,11 @@ def _paths(section: Any, key: str = "") -> Iterator[str]:
     """The dotted names of all keys below a section, parents first."""
     for name, described in section_keys(section).items():
         yield _join(key, name)
-        if dataclasses.is_dataclass(described.type):
-            yield from _paths(described.type, _join(key, name))
+        inner = item_type(described.type)
+        if dataclasses.is_dataclass(inner):
+            yield from _paths(inner, _join(key, name))
+
+
+def item_type(annotation: Any) -> Any:
+    """The type of the items of a list; any other type unchanged."""
+    return get_args(annotation)[0] if get_origin(annotation) is tuple else annotation

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from nmt.data.corpus import EncodedCorpus, Integers
 from nmt.data.loss_inputs import PackedInputs, pack_inputs
+from nmt.data.mixture import Mixture
+from nmt.data.permutation import POSITION_BITS, Positions, parts, random_order, sorted_positions
 from nmt.data.shares import Share, divide
 from nmt.data.vocabulary import BOS, PAD
 
 Indices = npt.NDArray[np.int64]
-Positions = npt.NDArray[np.uint32]  # half the memory of int64, for arrays as long as the corpus
 
 LONGEST_SORTED = (1 << 16) - 1  # longer sentences are sorted as if they had this length
-POSITION_BITS = 31
 
 Item = TypeVar("Item")
 
@@ -98,30 +98,32 @@ class EpochPlan:
 
 
 def plan_epoch(
-    source_lengths: Integers, target_lengths: Integers, *, batch_tokens: int, seed: int, epoch: int
+    source_lengths: Integers,
+    target_lengths: Integers,
+    *,
+    batch_tokens: int,
+    seed: int,
+    epoch: int,
+    pairs: Positions | None = None,
 ) -> EpochPlan:
-    """The batches of an epoch: every pair once, similar lengths together, in random order.
+    """The batches of an epoch: similar lengths together, in random order.
 
-    The number of sentences of a batch times its longest sentence on either side is at most
-    `batch_tokens`; a longer pair makes a batch of its own. Each epoch groups pairs of
-    equal lengths anew, and changes where batches begin and the order of the batches.
+    The epoch has the given `pairs`, or every pair once. The number of sentences of a batch times
+    its longest sentence on either side is at most `batch_tokens`; a longer pair makes a batch of
+    its own. Each epoch groups pairs of equal lengths anew, and changes where batches begin and the
+    order of the batches.
     """
     assert len(source_lengths) == len(target_lengths) < 1 << POSITION_BITS
     # Only raw random bits and sorting: numpy keeps these the same from version to version.
     random = np.random.Philox(np.random.SeedSequence([seed, epoch]))
-    shuffled = random_order(random, len(source_lengths))
+    shuffled = random_order(random, len(source_lengths) if pairs is None else len(pairs))
+    if pairs is not None:
+        shuffled = pairs[shuffled]
     pairs = order_by_length(source_lengths, target_lengths, shuffled)
     longest = longest_sides(source_lengths, target_lengths, pairs)
     first_share = 1.0 - int(random.random_raw()) / 2**64
     bounds = cut_batches(longest, batch_tokens=batch_tokens, first_share=first_share)
     return EpochPlan(pairs, bounds, random_order(random, len(bounds) - 1))
-
-
-def random_order(random: np.random.Philox, count: int) -> Positions:
-    """[count] a random permutation of the integers below `count`, which is at most 2**31."""
-    keys = np.asarray(random.random_raw(count), dtype=np.uint64)
-    keys >>= np.uint64(POSITION_BITS)
-    return sorted_positions(keys)
 
 
 def order_by_length(
@@ -143,20 +145,6 @@ def order_by_length(
     return pairs[sorted_positions(keys)]
 
 
-def sorted_positions(keys: npt.NDArray[np.uint64]) -> Positions:
-    """The stable order of keys below 2**33, overwriting them.
-
-    The position goes into the low bits of each key, and the keys are sorted in place. This is
-    faster than argsort and takes half the memory.
-    """
-    keys <<= np.uint64(POSITION_BITS)
-    for part in parts(len(keys)):
-        keys[part] |= np.arange(part.start, part.stop, dtype=np.uint64)
-    keys.sort()
-    keys &= np.uint64((1 << POSITION_BITS) - 1)
-    return keys.astype(np.uint32)
-
-
 def longest_sides(
     source_lengths: Integers, target_lengths: Integers, pairs: Positions
 ) -> npt.NDArray[np.int32]:
@@ -165,12 +153,6 @@ def longest_sides(
     for part in parts(len(pairs)):
         longest[part] = np.maximum(source_lengths[pairs[part]], target_lengths[pairs[part]])
     return longest
-
-
-def parts(count: int) -> Iterator[slice]:
-    """Slices of at most 2**20 elements that cover `count`, to keep intermediate arrays small."""
-    for start in range(0, count, 1 << 20):
-        yield slice(start, min(start + (1 << 20), count))
 
 
 def cut_batches(
@@ -229,7 +211,8 @@ class Update(NamedTuple):
 class BatchStream:
     """The endless stream of batches of a corpus, which can start at any position.
 
-    An update is `accumulate` consecutive batches of an epoch, or what is left at its end. Each of
+    An update is `accumulate` consecutive batches of an epoch, or what is left at its end. With a
+    `mixture` of corpora, an epoch also ends where another set of corpora begins to be used. Each of
     `world_size` processes computes an equal share of its tokens; a batch can be divided by rows. A
     background thread makes `prefetch` batches in advance (0: no thread); the stream does not depend
     on it. With `pinned` it also packs the inputs of the loss in pinned memory, from which a GPU
@@ -239,38 +222,52 @@ class BatchStream:
     corpus: EncodedCorpus
     batch_tokens: int
     seed: int
+    mixture: Mixture | None = None
     accumulate: int = 1
     rank: int = 0
     world_size: int = 1
     prefetch: int = 0
     pinned: bool = False
 
-    def plan(self, epoch: int) -> EpochPlan:
-        """The batches of one epoch; raises DataError if the files have changed."""
+    def plan(self, epoch: int, *, done: int = 0) -> EpochPlan:
+        """The batches of one epoch, which is under way when so many updates are `done`.
+
+        Raises DataError if the files have changed.
+        """
         self.corpus.check_unchanged()
+        pairs = None
+        if self.mixture is not None:
+            pairs = self.mixture.pairs_of_epoch(epoch, done=done, seed=self.seed)
         return plan_epoch(
             self.corpus.source_lengths,
             self.corpus.target_lengths,
             batch_tokens=self.batch_tokens,
             seed=self.seed,
             epoch=epoch,
+            pairs=pairs,
         )
 
-    def updates(self, start: StreamState = STREAM_START) -> Iterator[Update]:
-        """The updates from `start` on, without end; closing the iterator stops its thread."""
-        updates = map(pin_inputs, self._updates(start)) if self.pinned else self._updates(start)
+    def updates(self, start: StreamState = STREAM_START, *, done: int = 0) -> Iterator[Update]:
+        """The updates from `start` on, without end, after so many updates have been `done`.
+
+        Closing the iterator stops its thread.
+        """
+        updates = self._updates(start, done)
+        if self.pinned:
+            updates = map(pin_inputs, updates)
         if self.prefetch == 0:
             return updates
         batches_per_update = -(-self.accumulate // self.world_size)
         return ahead(updates, depth=-(-self.prefetch // batches_per_update))
 
-    def _updates(self, start: StreamState) -> Iterator[Update]:
+    def _updates(self, start: StreamState, done: int) -> Iterator[Update]:
         epoch, position = start
         while True:
-            plan = self.plan(epoch)
+            plan = self.plan(epoch, done=done)
+            border = None if self.mixture is None else self.mixture.border_after(done)
             source_lengths = self.corpus.source_lengths
             target_lengths = self.corpus.target_lengths
-            while position < len(plan):
+            while position < len(plan) and done != border:
                 end = min(position + self.accumulate, len(plan))
                 rows = [plan[index] for index in range(position, end)]
                 pair_tokens = [source_lengths[row] + target_lengths[row] for row in rows]
@@ -279,9 +276,9 @@ class BatchStream:
                     make_batch(self.corpus, rows[batch][start:end]) for batch, start, end in shares
                 ]
                 tokens = sum(int(target_lengths[indices].sum()) for indices in rows)
-                following = (
-                    StreamState(epoch, end) if end < len(plan) else StreamState(epoch + 1, 0)
-                )
+                done += 1
+                ended = end == len(plan) or done == border
+                following = StreamState(epoch + 1, 0) if ended else StreamState(epoch, end)
                 yield Update(epoch, position, batches, shares, tokens, following)
                 position = end
             epoch, position = epoch + 1, 0

@@ -288,6 +288,11 @@ class Codec:
         }
         return cls.from_counts(config, counts, shared_vocabulary=shared_vocabulary)
 
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """The symbols that are never split, on both sides."""
+        return self.source.spec.reserved
+
     def files(self) -> list[str]:
         """The names of the files that `save` writes."""
         return sorted(["codec.json", *self._subword_files(), *self._vocabularies()])
@@ -319,7 +324,7 @@ class Codec:
         for name, vocabulary in self._vocabularies().items():
             vocabulary.save(directory / name)
         specs = {"source": self.source.spec, "target": self.target.spec}
-        reserved = list(self.source.spec.reserved)
+        reserved = list(self.reserved)
         description = {
             "format": RESERVED_FORMAT if reserved else CODEC_FORMAT,
             **{side: {"tokenizer": it.kind, "language": it.language} for side, it in specs.items()},
@@ -352,7 +357,7 @@ class Codec:
 
 def tokenizer_specs(config: "DataConfig") -> dict[Side, TokenizerSpec]:
     """The tokenizers of both sides."""
-    reserved = config.subword.reserved
+    reserved = config.reserved
     return {
         "source": TokenizerSpec(config.tokenizer.source, config.source_language, reserved),
         "target": TokenizerSpec(config.tokenizer.target, config.target_language, reserved),

@@ -10,7 +10,7 @@ import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from nmt.errors import DataError, IntegrityError
 from nmt.storage.hashing import file_sha256
 from nmt.storage.manifest import MANIFEST, SealedDirectory, file_identity, reading
 
-CorpusName = Literal["train", "validation"]
 Integers = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
@@ -43,7 +42,7 @@ def offsets_name(name: str, side: str) -> str:
 class CorpusWriter:
     """Appends encoded pairs to the four files of a corpus, in bounded memory."""
 
-    def __init__(self, directory: Path, name: CorpusName, token_types: Mapping[Side, str]) -> None:
+    def __init__(self, directory: Path, name: str, token_types: Mapping[Side, str]) -> None:
         self.pairs = 0
         self._num_tokens: dict[Side, int] = dict.fromkeys(SIDES, 0)
         self._types = {side: np.dtype(token_types[side]).newbyteorder("<") for side in SIDES}
@@ -90,7 +89,7 @@ class EncodedCorpus:
     Opening a corpus checks sizes only; `SealedDirectory.verify` and `check_content` check the rest.
     """
 
-    def __init__(self, sealed: SealedDirectory, name: CorpusName) -> None:
+    def __init__(self, sealed: SealedDirectory, name: str) -> None:
         self._sealed = sealed
         self._states: dict[str, tuple[int, ...]] = {}
         self._maps: dict[str, mmap.mmap] = {}

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from nmt.config.config import Config, DataConfig, ParallelFiles, resolved_prepared_dir
 from nmt.data import prepared_directory
 from nmt.data.codec import Codec, tokenizer_specs
-from nmt.data.corpus import CorpusName, CorpusWriter, EncodedCorpus, new_file
+from nmt.data.corpus import CorpusWriter, EncodedCorpus, new_file
 from nmt.data.encoding import (
     EncodedChunk,
     LengthLimits,
@@ -26,8 +27,18 @@ from nmt.data.encoding import (
 )
 from nmt.data.encoding_choice import choose_encoding, with_recorded_choices, with_settings
 from nmt.data.prepared_directory import read_about
-from nmt.data.text import Pair, ReadStatistics, Side, read_pairs
-from nmt.errors import DataError, IntegrityError, StorageError
+from nmt.data.reading import (
+    TRAIN,
+    VALIDATION,
+    count_pairs,
+    evenly,
+    input_roles,
+    read_tagged,
+    train_roles,
+    validation_roles,
+)
+from nmt.data.text import SIDES, Pair, ReadStatistics, Side
+from nmt.errors import ConfigError, DataError, IntegrityError, StorageError
 from nmt.progress import progress_bar
 from nmt.storage.directories import replaced_directory
 from nmt.storage.lock import locked_to_write
@@ -36,7 +47,7 @@ from nmt.storage.manifest import MANIFEST, PREPARED_DATA, FileEntry, SealedDirec
 logger = logging.getLogger(__name__)
 
 QUIET_BYTES = 3_000_000_000  # verified without a message, in about two seconds
-CORPUS_FILES = ("train.", "validation.")
+CORPUS_FILES = (f"{TRAIN}.", f"{VALIDATION}.")
 CODEC = "codec of train.start_from"  # the setting with the digest of a codec that was not learned
 VERSIONED = ("nmt", "numpy", "sentencepiece", "subword-nmt", "sacremoses")
 
@@ -50,13 +61,21 @@ class StartCodec:
 
 
 @dataclass(frozen=True)
+class ValidationSet:
+    """An encoded validation corpus and the files of its raw text; line i belongs to pair i."""
+
+    corpus: EncodedCorpus
+    text: dict[Side, Path]
+
+
+@dataclass(frozen=True)
 class Prepared:
     """An open directory of prepared data."""
 
     directory: Path
     codec: Codec
-    train: EncodedCorpus
-    validation: EncodedCorpus
+    train: EncodedCorpus  # of all corpora, in the order of the config
+    validations: dict[str, ValidationSet]  # by role
     fingerprint: str  # SHA-256 of codec, tokens and validation text: all that a run depends on
     sealed: SealedDirectory
 
@@ -64,6 +83,17 @@ class Prepared:
     def about(self) -> dict[str, Any]:
         """The manifest's description: corpora, vocabulary sizes, inputs and settings."""
         return self.sealed.about
+
+    @property
+    def validation(self) -> EncodedCorpus:
+        """The first validation corpus."""
+        return self.validations[VALIDATION].corpus
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of pairs of each training corpus."""
+        description = self.about["corpora"][TRAIN]
+        return [part["pairs"] for part in description.get("parts", [description])]
 
     def verify(self) -> None:
         """Read all files; raises IntegrityError for the first one that has changed."""
@@ -73,12 +103,12 @@ class Prepared:
         bar = progress_bar(total=total, unit="B", description="verifying data")
         with bar, prepared_directory.advised(self.directory):
             self.sealed.verify(advance=bar.update)
-            for corpus in (self.train, self.validation):
+            for corpus in (self.train, *(each.corpus for each in self.validations.values())):
                 corpus.check_content()
 
     def validation_text(self, side: Side) -> Path:
-        """The file of the raw validation text of a side; line i belongs to pair i."""
-        return validation_text(self.directory, side)
+        """The file of the raw text of the first validation corpus; line i belongs to pair i."""
+        return self.validations[VALIDATION].text[side]
 
 
 def prepare(
@@ -133,8 +163,12 @@ def open_prepared(directory: Path) -> Prepared:
         return Prepared(
             directory=directory,
             codec=Codec.load(directory),
-            train=EncodedCorpus(sealed, "train"),
-            validation=EncodedCorpus(sealed, "validation"),
+            train=EncodedCorpus(sealed, TRAIN),
+            validations={
+                role: ValidationSet(EncodedCorpus(sealed, role), validation_text(directory, role))
+                for role in sealed.about["corpora"]
+                if role != TRAIN
+            },
             fingerprint=prepared_directory.fingerprint(sealed.entries),
             sealed=sealed,
         )
@@ -144,8 +178,9 @@ def settings_that_matter(config: Config, start: StartCodec | None = None) -> dic
     """The settings that the prepared data depends on, as they are read back from JSON."""
     data = config.data
     subword = asdict(data.subword)
-    if not data.subword.reserved:  # data that was prepared before there were such symbols
-        del subword["reserved"]
+    del subword["reserved"]
+    if data.reserved:  # data that was prepared before there were such symbols has no such entry
+        subword["reserved"] = data.reserved
     settings = {
         "data.source_language": data.source_language,
         "data.target_language": data.target_language,
@@ -159,6 +194,9 @@ def settings_that_matter(config: Config, start: StartCodec | None = None) -> dic
     }
     if start is not None:
         settings[CODEC] = start.digest
+    corpora: dict[str, ParallelFiles] = {**train_roles(data), **validation_roles(data)}
+    if tags := {role: corpus.tag for role, corpus in corpora.items() if corpus.tag is not None}:
+        settings["tags"] = tags
     plain: dict[str, Any] = json.loads(json.dumps(settings))
     return plain
 
@@ -171,16 +209,6 @@ def with_prepared_choices(config: Config, prepared: Prepared) -> Config:
 def shared_vocabulary(config: Config) -> bool:
     """Whether both sides need the same ids for the same pieces, to share an embedding."""
     return config.model.tie_embeddings == "all"
-
-
-def input_roles(data: DataConfig) -> dict[str, tuple[Path, ...]]:
-    """All input files by role."""
-    return {
-        "train.source": data.train.source,
-        "train.target": data.train.target,
-        "validation.source": data.validation.source,
-        "validation.target": data.validation.target,
-    }
 
 
 def out_of_date(
@@ -228,7 +256,7 @@ def build(
     about: dict[str, Any] = {}
     # Both sets are read once before the long steps begin, so that errors in them show up early.
     count_pairs(config.data, config.data.validation, "reading validation text")
-    total = count_pairs(config.data, config.data.train, "reading training text")
+    total = sum(count_pairs(config.data, config.data.train, "reading training text"))
     config = replace(config, data=choose_encoding(config.data, pairs=total))
     with replaced_directory(directory, about) as temporary:
         about |= {
@@ -253,39 +281,28 @@ def write_data(
     data = config.data
     workers = data.workers or available_cores()
     codec = start.codec if start is not None else learn_codec(config, total, workers=workers)
+    if unknown := sorted(set(data.reserved) - set(codec.reserved)):
+        raise ConfigError(
+            f"{unknown[0]} is no reserved symbol of the model in train.start_from, and no symbol "
+            "can be added to its vocabulary; leave out this tag or symbol"
+        )
     codec.save(directory)
     train = encode_training(data, directory, codec, total=total, workers=workers)
-    validation = encode_validation(data, directory, codec)
+    validations = {
+        role: encode_validation(data, corpus, directory, role, codec)
+        for role, corpus in validation_roles(data).items()
+    }
     sizes = {"source": len(codec.source.vocabulary), "target": len(codec.target.vocabulary)}
-    return {"corpora": {"train": train, "validation": validation}, "vocabulary": sizes}
-
-
-def read(data: DataConfig, files: ParallelFiles, statistics: ReadStatistics) -> Iterator[Pair]:
-    """The pairs of a set, read as the config says."""
-    return read_pairs(
-        files.source,
-        files.target,
-        on_bad_line=data.on_bad_line,
-        max_bytes=data.max_line_bytes,
-        statistics=statistics,
-    )
-
-
-def count_pairs(data: DataConfig, files: ParallelFiles, description: str) -> int:
-    """The number of usable pairs, at least one."""
-    count = 0
-    with progress_bar(total=None, unit="pair", description=description) as bar:
-        for count, _ in enumerate(read(data, files, ReadStatistics()), start=1):
-            if count % 10_000 == 0:
-                bar.update(10_000)
-    return count
+    return {"corpora": {TRAIN: train, **validations}, "vocabulary": sizes}
 
 
 def learn_codec(config: Config, total: int, *, workers: int) -> Codec:
     """Learn subwords and vocabularies from the training text, or from an even sample of it."""
     data = config.data
     sample = min(data.subword.sample_pairs or total, total)
-    pairs = read(data, data.train, ReadStatistics())
+    pairs: Iterator[Pair] = chain.from_iterable(
+        read_tagged(data, corpus, ReadStatistics()) for corpus in data.train
+    )
     if sample < total:
         logger.info("subwords are learned from %d of %d pairs", sample, total)
         pairs = evenly(pairs, sample, total)
@@ -295,59 +312,75 @@ def learn_codec(config: Config, total: int, *, workers: int) -> Codec:
     return Codec.from_counts(data, counts, shared_vocabulary=shared_vocabulary(config))
 
 
-def evenly(pairs: Iterable[Pair], sample: int, total: int) -> Iterator[Pair]:
-    """`sample` of `total` pairs, spread evenly: corpora are often several texts in a row."""
-    for index, pair in enumerate(pairs):
-        if index * sample // total != (index + 1) * sample // total:
-            yield pair
-
-
 def encode_training(
     data: DataConfig, directory: Path, codec: Codec, *, total: int, workers: int
 ) -> dict[str, Any]:
-    """Write the training corpus; returns its description for the manifest."""
+    """Write the training corpora one after another; returns their description for the manifest."""
     limits = LengthLimits(longest=data.max_length, ratio=data.max_ratio)
-    statistics = ReadStatistics()
-    pairs = read(data, data.train, statistics)
-    with progress_bar(total=total, unit="pair", description="encoding training text") as bar:
-        chunks = encode_pairs(pairs, directory, limits, workers=workers)
-        corpus = write_corpus(directory, "train", codec, chunks, statistics, advance=bar.update)
-    if corpus["pairs"] == 0:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in corpus["left_out"].items())
-        raise DataError(f"no training pair is left ({reasons}); see data.max_length, max_ratio")
-    return corpus
-
-
-def encode_validation(data: DataConfig, directory: Path, codec: Codec) -> dict[str, Any]:
-    """Write the validation corpus and its raw text; pairs of any length are kept."""
-    statistics = ReadStatistics()
+    parts = []
     with (
-        new_file(validation_text(directory, "source")) as source,
-        new_file(validation_text(directory, "target")) as target,
+        progress_bar(total=total, unit="pair", description="encoding training text") as bar,
+        CorpusWriter(directory, TRAIN, token_types(codec)) as writer,
     ):
-        pairs = keep_text(read(data, data.validation, statistics), source, target)
+        for corpus in data.train:
+            statistics = ReadStatistics()
+            pairs = read_tagged(data, corpus, statistics)
+            chunks = encode_pairs(pairs, directory, limits, workers=workers)
+            part = write_chunks(writer, chunks, statistics, advance=bar.update)
+            if part["pairs"] == 0:
+                counts = part["left_out"].items()
+                reasons = ", ".join(f"{reason}: {count}" for reason, count in counts)
+                which = f" of {corpus.name}" if len(data.train) > 1 else ""
+                raise DataError(
+                    f"no training pair{which} is left ({reasons}); see data.max_length, max_ratio"
+                )
+            parts.append({**part, "name": corpus.name})
+    whole = {**writer.describe(), "read": parts[0]["read"], "left_out": parts[0]["left_out"]}
+    if len(parts) > 1:
+        left_out = sum((Counter(part["left_out"]) for part in parts), Counter[str]())
+        whole["read"] = sum(part["read"] for part in parts)
+        whole["left_out"] = dict(sorted(left_out.items()))
+        whole["parts"] = parts
+    return whole
+
+
+def encode_validation(
+    data: DataConfig, corpus: ParallelFiles, directory: Path, role: str, codec: Codec
+) -> dict[str, Any]:
+    """Write a validation corpus and its raw text; pairs of any length are kept."""
+    statistics = ReadStatistics()
+    text = validation_text(directory, role)
+    with (
+        new_file(text["source"]) as source,
+        new_file(text["target"]) as target,
+        CorpusWriter(directory, role, token_types(codec)) as writer,
+    ):
+        pairs = keep_text(read_tagged(data, corpus, statistics), source, target)
         chunks = encode_pairs(pairs, directory, LengthLimits(empty=True), workers=1)
-        return write_corpus(directory, "validation", codec, chunks, statistics)
+        return write_chunks(writer, chunks, statistics)
 
 
-def write_corpus(
-    directory: Path,
-    name: CorpusName,
-    codec: Codec,
+def write_chunks(
+    writer: CorpusWriter,
     chunks: Iterable[EncodedChunk],
     statistics: ReadStatistics,
     advance: Callable[[int], object] = lambda _pairs: None,
 ) -> dict[str, Any]:
-    """Write encoded chunks; returns the description of the corpus for the manifest."""
+    """Append the encoded chunks of a corpus; returns its description for the manifest."""
+    before = writer.describe()
     left_out: Counter[str] = Counter()
-    with CorpusWriter(directory, name, token_types(codec)) as writer:
-        for chunk in chunks:
-            writer.append(chunk.tokens, chunk.lengths)
-            left_out += chunk.left_out
-            advance(chunk.read)
+    for chunk in chunks:
+        writer.append(chunk.tokens, chunk.lengths)
+        left_out += chunk.left_out
+        advance(chunk.read)
     left_out += statistics.skipped
+    after = writer.describe()
+    sides: dict[str, Any] = {
+        side: {**after[side], "tokens": after[side]["tokens"] - before[side]["tokens"]}
+        for side in SIDES
+    }
     counts = {"read": statistics.read, "left_out": dict(sorted(left_out.items()))}
-    return {**writer.describe(), **counts}
+    return {"pairs": after["pairs"] - before["pairs"], **sides, **counts}
 
 
 def keep_text(pairs: Iterable[Pair], source: BinaryIO, target: BinaryIO) -> Iterator[Pair]:
@@ -358,6 +391,6 @@ def keep_text(pairs: Iterable[Pair], source: BinaryIO, target: BinaryIO) -> Iter
         yield pair
 
 
-def validation_text(directory: Path, side: Side) -> Path:
-    """The file of the raw validation text of a side."""
-    return directory / f"validation.{side}.txt"
+def validation_text(directory: Path, role: str) -> dict[Side, Path]:
+    """The files of the raw text of a validation corpus."""
+    return {side: directory / f"{role}.{side}.txt" for side in SIDES}

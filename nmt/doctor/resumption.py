@@ -15,6 +15,7 @@ from nmt.config.config import (
     SubwordConfig,
     TokenizerConfig,
     TrainConfig,
+    TrainingCorpus,
     ValidateConfig,
 )
 from nmt.training.run import train
@@ -63,14 +64,14 @@ def small_run(attention: AttentionTypesConfig, directory: Path) -> Config:
         source, target = directory / f"{name}.source", directory / f"{name}.target"
         source.write_text("".join(" ".join(line) + "\n" for line in lines), "utf-8")
         target.write_text("".join(" ".join(reversed(line)) + "\n" for line in lines), "utf-8")
-        files[name] = ParallelFiles((source,), (target,))
+        files[name] = ((source,), (target,))
     return Config(
         run_dir=directory,
         data=DataConfig(
             source_language="xx",
             target_language="yy",
-            train=files["train"],
-            validation=files["validation"],
+            train=(TrainingCorpus(*files["train"]),),
+            validation=(ParallelFiles(*files["validation"]),),
             tokenizer=TokenizerConfig("none", "none"),
             subword=SubwordConfig("none"),
             prepared_dir=directory / "prepared",

@@ -18,7 +18,7 @@ from nmt.bench.kinds import all_kinds, with_attention
 from nmt.bench.synthetic import Shapes, synthetic_codec, synthetic_config, synthetic_lines
 from nmt.bench.training import Task, TrainingModel, synthetic_task
 from nmt.checkpoint.model_directory import model_files
-from nmt.config.config import ParallelFiles
+from nmt.config.config import ParallelFiles, TrainingCorpus
 from nmt.decoding.translator import Translator
 from nmt.model.transformer import Transformer
 from nmt.ops.backend import force_backend
@@ -119,11 +119,12 @@ def write_random_model(path: Path) -> None:
     """A model directory with random weights; its config names files that need not exist."""
     config = synthetic_config(SHAPES)
     names = [path.parent / name for name in ("source", "target", "source.2", "target.2")]
-    train, validation = (ParallelFiles((names[i],), (names[i + 1],)) for i in (0, 2))
+    train = TrainingCorpus((names[0],), (names[1],))
+    validation = ParallelFiles((names[2],), (names[3],))
     config = replace(
         config,
         run_dir=path.parent / "run",
-        data=replace(config.data, train=train, validation=validation),
+        data=replace(config.data, train=(train,), validation=(validation,)),
         model=with_attention(config.model, KIND),
     )
     codec = synthetic_codec(config, SHAPES)

@@ -22,6 +22,7 @@ from nmt.config.config import (
     ParallelFiles,
     SubwordConfig,
     TokenizerConfig,
+    TrainingCorpus,
 )
 from nmt.config.limits import MAX_PIECES
 from nmt.config.loading import dump_config, parse_config
@@ -123,7 +124,7 @@ def import_config(
     """The config of an imported model, which no text is known for; every limit is checked."""
     place = output.parent / "unknown"
     train, validation = (
-        ParallelFiles((place / f"{part}.source",), (place / f"{part}.target",))
+        ((place / f"{part}.source",), (place / f"{part}.target",))
         for part in ("train", "validation")
     )
     config = Config(
@@ -131,8 +132,8 @@ def import_config(
         data=DataConfig(
             source_language=languages["source"],
             target_language=languages["target"],
-            train=train,
-            validation=validation,
+            train=(TrainingCorpus(*train),),
+            validation=(ParallelFiles(*validation),),
             tokenizer=TokenizerConfig("none", "none"),
             subword=SubwordConfig("sentencepiece"),
             max_length=max_length,

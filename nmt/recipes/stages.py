@@ -328,7 +328,7 @@ def load_run_config(path: Path, overrides: Sequence[str], layout: Layout, recipe
     """The config of a variant, which has to read the text that the recipe makes."""
     config = load_config(path, overrides)
     wanted = [*layout.pair("train"), *layout.pair(recipe.validation.name)]
-    sets = (config.data.train, config.data.validation)
+    sets = (*config.data.train, *config.data.validation)
     read = [file for each in sets for file in (*each.source, *each.target)]
     if [file.absolute() for file in read] != [file.absolute() for file in wanted]:
         raise ConfigError(

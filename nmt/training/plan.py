@@ -7,18 +7,20 @@ temporary directory, and from a few updates on it.
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from nmt.checkpoint.start import start_codec
-from nmt.config.config import Config, ParallelFiles
-from nmt.data.batching import BatchStream, make_batch, plan_epoch
+from nmt.config.config import Config
+from nmt.data.batching import make_batch
 from nmt.data.encoding_choice import choose_encoding, num_subwords
-from nmt.data.prepare import Prepared, StartCodec, count_pairs, evenly, prepare, read
-from nmt.data.text import LineWriter, ReadStatistics
+from nmt.data.mixture import Mixture, describe_mixture
+from nmt.data.prepare import Prepared, StartCodec, prepare
+from nmt.data.reading import TRAIN, count_pairs, evenly, read
+from nmt.data.text import SIDES, LineWriter, ReadStatistics
 from nmt.model.summary import summarize
 from nmt.model.transformer import Transformer
 from nmt.training.distributed import processes
@@ -26,6 +28,7 @@ from nmt.training.loss import TranslationLoss
 from nmt.training.pace import duration
 from nmt.training.precision import with_precision
 from nmt.training.state import TrainingState
+from nmt.training.stream import training_stream
 from nmt.training.update import Updater
 
 SAMPLE = 20_000  # pairs that the data is judged by
@@ -48,8 +51,9 @@ class TrainingPlan:
     target_tokens: float
     source_vocabulary: int
     target_vocabulary: int
-    validation_pairs: int
-    updates_per_epoch: float
+    validation_pairs: int  # of all validation corpora
+    corpora: tuple[str, ...]  # a line on each training corpus, if there are several
+    updates_per_epoch: float  # of the first epoch
     parameters: int
     peak_bytes: int  # of this process, while it trained
     seconds_per_update: float
@@ -66,6 +70,7 @@ class TrainingPlan:
         states = self.parameters * BYTES_PER_PARAMETER
         rows = {
             "training pairs": f"{self.pairs:,}, {lengths} on average; {self.kept:.1%} are used",
+            **{f"  {line.partition(': ')[0]}": line.partition(": ")[2] for line in self.corpora},
             "validation pairs": f"{self.validation_pairs:,}",
             "vocabulary": f"{vocabulary} (of a sample)",
             "parameters": f"{self.parameters:,}",
@@ -130,11 +135,12 @@ def make_plan(config: Config) -> TrainingPlan:
     """Sample the data, build the model and measure a second of training."""
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    pairs = count_pairs(config.data, config.data.train, "reading training text")
+    sizes = count_pairs(config.data, config.data.train, "reading training text")
+    pairs = sum(sizes)
     config = replace(config, data=choose_encoding(config.data, pairs=pairs))
     start = start_codec(config)
     with tempfile.TemporaryDirectory(prefix="nmt-plan-") as name:
-        prepared = prepare_sample(config, Path(name), pairs, start)
+        prepared = prepare_sample(config, Path(name), sizes, start)
         corpora, vocabulary = prepared.about["corpora"], prepared.about["vocabulary"]
         train = corpora["train"]
         parameters, seconds = measure_training(config, prepared)
@@ -146,7 +152,10 @@ def make_plan(config: Config) -> TrainingPlan:
             target_tokens=train["target"]["tokens"] / train["pairs"],
             source_vocabulary=vocabulary["source"],
             target_vocabulary=vocabulary["target"],
-            validation_pairs=corpora["validation"]["pairs"],
+            validation_pairs=sum(
+                description["pairs"] for role, description in corpora.items() if role != TRAIN
+            ),
+            corpora=tuple(describe_mixture(Mixture.of(config.data.train, sizes))),
             updates_per_epoch=updates_per_epoch(config, prepared, scale=pairs / train["read"]),
             parameters=parameters,
             peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -155,32 +164,26 @@ def make_plan(config: Config) -> TrainingPlan:
 
 
 def prepare_sample(
-    config: Config, directory: Path, pairs: int, start: StartCodec | None
+    config: Config, directory: Path, sizes: Sequence[int], start: StartCodec | None
 ) -> Prepared:
-    """Prepare an even sample of the training text, and all of the validation text."""
-    files = ParallelFiles((directory / "sample.source",), (directory / "sample.target",))
-    sample = evenly(
-        read(config.data, config.data.train, ReadStatistics()), min(SAMPLE, pairs), pairs
-    )
-    with LineWriter(files.source[0]) as source, LineWriter(files.target[0]) as target:
-        for pair in sample:
-            source.write(pair.source)
-            target.write(pair.target)
-    data = replace(config.data, train=files, prepared_dir=directory / "prepared")
+    """Prepare an even sample of each training corpus, and all of the validation text."""
+    corpora, total = [], sum(sizes)
+    for index, (corpus, size) in enumerate(zip(config.data.train, sizes, strict=True)):
+        source, target = (directory / f"sample.{index}.{side}" for side in SIDES)
+        wanted = max(1, min(SAMPLE, total) * size // total)
+        with LineWriter(source) as sources, LineWriter(target) as targets:
+            for pair in evenly(read(config.data, corpus, ReadStatistics()), wanted, size):
+                sources.write(pair.source)
+                targets.write(pair.target)
+        corpora.append(replace(corpus, source=(source,), target=(target,)))
+    data = replace(config.data, train=tuple(corpora), prepared_dir=directory / "prepared")
     return prepare(replace(config, data=data), start=start)
 
 
 def updates_per_epoch(config: Config, prepared: Prepared, *, scale: float) -> float:
     """The updates of an epoch of all the data, which is `scale` times the sample."""
-    corpus, train = prepared.train, config.train
-    batches = plan_epoch(
-        corpus.source_lengths,
-        corpus.target_lengths,
-        batch_tokens=train.batch_tokens,
-        seed=config.seed,
-        epoch=0,
-    )
-    return max(len(batches) * scale / train.accumulate, 1.0)
+    batches = training_stream(config, prepared).plan(0)
+    return max(len(batches) * scale / config.train.accumulate, 1.0)
 
 
 def measure_training(config: Config, prepared: Prepared) -> tuple[int, float]:
@@ -196,13 +199,7 @@ def measure_training(config: Config, prepared: Prepared) -> tuple[int, float]:
         first = make_batch(prepared.train, torch.zeros(1, dtype=torch.int64).numpy())
         updater, state = Updater(loss, config, team, idle_batch=first), TrainingState()
         loss.train()
-        stream = BatchStream(
-            prepared.train,
-            batch_tokens=config.train.batch_tokens,
-            seed=config.seed,
-            accumulate=config.train.accumulate,
-        )
-        updates = stream.updates()
+        updates = training_stream(config, prepared).updates()
         updater.run(next(updates), state).sums.cpu()
         count, started = 0, time.monotonic()
         while (seconds := time.monotonic() - started) < MEASURED_SECONDS or count == 0:

@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
 from nmt.config.config import Config
-from nmt.data.batching import Batch, make_batch, plan_epoch
-from nmt.data.corpus import EncodedCorpus
+from nmt.data.batching import Batch, BatchStream, make_batch
 from nmt.errors import ConfigError
 from nmt.training.loss import TranslationLoss
 from nmt.training.update import Updater, is_out_of_memory, loss_inputs
@@ -21,9 +21,7 @@ KEPT_PER_SOURCE_POSITION = 18
 KEPT_PER_TARGET_POSITION = 23
 
 
-def probe(
-    updater: Updater, config: Config, *, train: EncodedCorpus, validation: list[Batch]
-) -> None:
+def probe(updater: Updater, config: Config, *, train: BatchStream, validation: list[Batch]) -> None:
     """Run two validation batches and the training batches that need most memory.
 
     Weights, optimizer and random state are left as they were.
@@ -32,11 +30,11 @@ def probe(
         for batch in validation[:2]:
             updater.loss(*loss_inputs(batch, updater.device))
     batch_tokens = config.train.batch_tokens
-    if fits(updater, train, batch_tokens):
+    if fits(updater, train):
         return
     while batch_tokens > 16:
         batch_tokens //= 2
-        if fits(updater, train, batch_tokens):
+        if fits(updater, replace(train, batch_tokens=batch_tokens)):
             raise ConfigError(
                 f"the largest batch of train.batch_tokens={config.train.batch_tokens} does not fit "
                 f"into the memory of {updater.device}; {batch_tokens} fits: set that, and raise "
@@ -45,32 +43,33 @@ def probe(
     raise ConfigError(f"not even a batch of {batch_tokens} tokens fits into {updater.device}")
 
 
-def largest_batches(corpus: EncodedCorpus, batch_tokens: int) -> list[Batch]:
-    """The batches of the first epoch that need most memory.
+def largest_batches(stream: BatchStream) -> list[Batch]:
+    """The batches that need most memory, of an epoch with each set of corpora.
 
     That is the one with most activations, and the one with most scores, which some implementations
     of attention write to memory; often it is the same.
     """
-    source, target = corpus.source_lengths, corpus.target_lengths
-    plan = plan_epoch(source, target, batch_tokens=batch_tokens, seed=0, epoch=0)
+    source, target = stream.corpus.source_lengths, stream.corpus.target_lengths
+    starts = [0] if stream.mixture is None else stream.mixture.starts()
+    batches = [rows for done in starts for rows in stream.plan(0, done=done)]
     activations, scores = [], []
-    for rows in plan:
+    for rows in batches:
         s, t = int(source[rows].max()), int(target[rows].max())
         kept = KEPT_PER_SOURCE_POSITION * s + KEPT_PER_TARGET_POSITION * t
         activations.append(len(rows) * kept)
         scores.append(len(rows) * (s * s + s * t + t * t))
     largest = {costs.index(max(costs)) for costs in (activations, scores)}
-    return [make_batch(corpus, plan[position]) for position in sorted(largest)]
+    return [make_batch(stream.corpus, batches[position]) for position in sorted(largest)]
 
 
-def fits(updater: Updater, corpus: EncodedCorpus, batch_tokens: int) -> bool:
+def fits(updater: Updater, stream: BatchStream) -> bool:
     """Whether forward and backward passes have enough memory beside the state of the optimizer."""
     loss: TranslationLoss = updater.loss
     parameters = [p for p in loss.parameters() if p.requires_grad]
     devices = [updater.device] if updater.device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices=devices), optimizer_state(updater):
-            for batch in largest_batches(corpus, batch_tokens):
+            for batch in largest_batches(stream):
                 with updater.autocast():
                     value, _ = loss(*loss_inputs(batch, updater.device))
                 torch.autograd.grad(value, parameters)

@@ -17,13 +17,13 @@ from nmt.data.batching import make_batch
 from nmt.data.prepare import (
     Prepared,
     StartCodec,
-    input_roles,
     out_of_date,
     prepare,
     settings_that_matter,
     with_prepared_choices,
 )
 from nmt.data.prepared_directory import describe_inputs
+from nmt.data.reading import input_roles
 from nmt.errors import ConfigError, DivergedError, IntegrityError, StorageError
 from nmt.model.summary import summarize
 from nmt.model.transformer import Transformer
@@ -45,6 +45,7 @@ from nmt.training.saving import reconcile_best
 from nmt.training.signals import StopRequest
 from nmt.training.snapshot import SavedRun, read_saved_run, restore
 from nmt.training.state import TrainingState
+from nmt.training.stream import training_stream
 from nmt.training.trainer import Trainer
 from nmt.training.update import Updater
 from nmt.training.validation import Inspection
@@ -163,7 +164,8 @@ def build_trainer(
     )
     if saved is None:
         logger.info("%s", summarize(model))
-        probe(updater, config, train=prepared.train, validation=trainer.validator.batches())
+        train = training_stream(config, prepared)
+        probe(updater, config, train=train, validation=trainer.validator.batches())
     return trainer
 
 

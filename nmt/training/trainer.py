@@ -15,7 +15,7 @@ from nmt.checkpoint.cadence import Cause
 from nmt.checkpoint.selection import HIGHER_IS_BETTER, is_better
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config
-from nmt.data.batching import BatchStream, StreamState
+from nmt.data.batching import StreamState
 from nmt.data.prepare import Prepared
 from nmt.errors import DivergedError, IntegrityError, StorageError
 from nmt.progress import progress_bar
@@ -30,6 +30,7 @@ from nmt.training.schedule import learning_rate
 from nmt.training.signals import EXIT_CODES, StopRequest
 from nmt.training.state import SUMS, TrainingState
 from nmt.training.stopping import StopAgreement
+from nmt.training.stream import training_stream
 from nmt.training.update import Updater
 from nmt.training.validation import Inspection, Validator
 
@@ -145,18 +146,16 @@ class Trainer:
 
     def updates(self) -> Iterator[Any]:
         """The updates still to do, from the middle of an epoch if need be."""
-        train = self.config.train
-        stream = BatchStream(
-            self.prepared.train,
-            batch_tokens=train.batch_tokens,
-            seed=self.config.seed,
-            accumulate=train.accumulate,
+        stream = training_stream(
+            self.config,
+            self.prepared,
             rank=self.processes.rank,
             world_size=self.processes.size,
-            prefetch=train.prefetch,
+            prefetch=self.config.train.prefetch,
             pinned=self.processes.device.type == "cuda",
         )
-        return stream.updates(StreamState(self.state.epoch, self.state.position))
+        start = StreamState(self.state.epoch, self.state.position)
+        return stream.updates(start, done=self.state.update)
 
     def bar(self) -> Any:
         """The progress bar over updates."""
@@ -240,11 +239,10 @@ class Trainer:
         seconds = time.monotonic() - before
         if self.log is not None:
             self.log.write("validation", state.update, {**record, "seconds": round(seconds, 3)})
-            shown = ", ".join(
-                f"{name} {record[name]:.2f}" for name in HIGHER_IS_BETTER if name in record
-            )
             end = " (best)" if better else ""
-            logger.info("update %d: validation %s%s", state.update, shown, end)
+            logger.info("update %d: validation %s%s", state.update, shown_scores(record), end)
+            for name, scores in record.get("corpora", {}).items():
+                logger.info("  %s: %s", name, shown_scores(scores))
             if better:
                 self.saver.put_best()
         seconds = time.monotonic() - before
@@ -305,6 +303,11 @@ class Trainer:
         )
         score = (self.state.started_from or {}).get("score")
         return text if score is None else f"{text} ({score:.2f} at the start)"
+
+
+def shown_scores(record: dict[str, Any]) -> str:
+    """The scores of a validation for a log line."""
+    return ", ".join(f"{name} {record[name]:.2f}" for name in HIGHER_IS_BETTER if name in record)
 
 
 @contextmanager

@@ -10,7 +10,9 @@ import torch
 
 from nmt.config.config import Config
 from nmt.data.batching import Batch, validation_batches
-from nmt.data.prepare import Prepared
+from nmt.data.corpus import EncodedCorpus
+from nmt.data.prepare import Prepared, ValidationSet
+from nmt.data.reading import validation_roles
 from nmt.data.text import read_text
 from nmt.decoding.translator import Translator
 from nmt.evaluation import bleu, chrf
@@ -29,40 +31,62 @@ Inspection = Callable[[Config, Prepared, Transformer], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Validator:
-    """The validation set and what is done with it."""
+    """The validation corpora and what is done with them."""
 
     config: Config
     prepared: Prepared
     processes: Processes
     inspect: Inspection
 
-    def batches(self) -> list[Batch]:
-        """All of the validation set in batches, the same in every process."""
+    @property
+    def sets(self) -> dict[str, ValidationSet]:
+        """The validation corpora by name, the one that chooses `best` first."""
+        roles = validation_roles(self.config.data)
+        named = {
+            corpus.name or role: self.prepared.validations[role] for role, corpus in roles.items()
+        }
+        first = self.config.validate.corpus or next(iter(named))
+        return {first: named[first], **named}
+
+    def batches(self, corpus: EncodedCorpus | None = None) -> list[Batch]:
+        """All of a validation corpus (default: the first) in batches, the same in every process."""
         tokens = self.config.validate.batch_tokens or self.config.train.batch_tokens
-        return list(validation_batches(self.prepared.validation, batch_tokens=tokens))
+        corpus = self.prepared.validation if corpus is None else corpus
+        return list(validation_batches(corpus, batch_tokens=tokens))
 
     def run(self, updater: Updater) -> dict[str, Any]:
-        """The record for metrics.jsonl; `score` is what `best` goes by."""
+        """The record for metrics.jsonl; `score` is what `best` goes by.
+
+        The numbers are those of the corpus that chooses `best`. If there are several, `corpora` has
+        the numbers of each.
+        """
         model = updater.loss.model
         model.eval()
         try:
             with torch.inference_mode():
-                record: dict[str, Any] = self.losses(updater)
-                record |= self.translations(model)
+                records = {name: self.scores(each, updater) for name, each in self.sets.items()}
+                record: dict[str, Any] = dict(next(iter(records.values())))
+                if len(records) > 1:
+                    record["corpora"] = {name: numbers(it) for name, it in records.items()}
                 record |= self.inspect(self.config, self.prepared, model)
         finally:
             model.train()
         record["score"] = record[self.config.validate.metric]
         return record
 
-    def losses(self, updater: Updater) -> dict[str, Any]:
+    def scores(self, validation: ValidationSet, updater: Updater) -> dict[str, Any]:
+        """The scores of one corpus."""
+        record = self.losses(validation, updater)
+        return record | self.translations(validation, updater.loss.model)
+
+    def losses(self, validation: ValidationSet, updater: Updater) -> dict[str, Any]:
         """Mean label-smoothed loss and perplexity, the batches shared among the processes.
 
         Each process adds up all batches in the same order: the sums do not depend on their number.
         """
         loss: TranslationLoss = updater.loss
         rank, size = self.processes.rank, self.processes.size
-        batches = self.batches()
+        batches = self.batches(validation.corpus)
         own = []
         for batch in batches[rank::size]:
             with updater.autocast():
@@ -79,14 +103,14 @@ class Validator:
             "perplexity": math.exp(min(likelihood / tokens, 700.0)),
         }
 
-    def translations(self, model: Transformer) -> dict[str, Any]:
+    def translations(self, validation: ValidationSet, model: Transformer) -> dict[str, Any]:
         """BLEU and chrF of the translations of raw text, the lines shared among the processes."""
         settings = self.config.validate
         if settings.beam == 0:
             return {}
         most = settings.sentences or None
-        source = list(read_text(self.prepared.validation_text("source")))[:most]
-        target = list(read_text(self.prepared.validation_text("target")))[:most]
+        source = list(read_text(validation.text["source"]))[:most]
+        target = list(read_text(validation.text["target"]))[:most]
         rank, size = self.processes.rank, self.processes.size
         translator = Translator.from_model(model, self.prepared.codec, self.config.decode)
         own = translator.translate(source[rank::size], beam=settings.beam)
@@ -107,3 +131,8 @@ class Validator:
             "signature": scores[0].signature,
             "samples": samples,
         }
+
+
+def numbers(record: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a record, without texts."""
+    return {name: value for name, value in record.items() if isinstance(value, int | float)}

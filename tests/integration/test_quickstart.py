@@ -24,7 +24,7 @@ def test_builtin_configs_are_found_in_any_directory(
     monkeypatch.chdir(tmp_path)
     config = load_config(Path(name))
     assert config.run_dir == tmp_path / "runs" / name
-    files = [*config.data.train.source, *config.data.validation.target]
+    files = [*config.data.train[0].source, *config.data.validation[0].target]
     assert all(path.is_file() for path in files)
     assert load_config(Path(name), ["run_dir=mine"]).run_dir == tmp_path / "mine"
 

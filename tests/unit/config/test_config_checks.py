@@ -16,6 +16,11 @@ TINY = {
     },
 }
 
+TWO = "data.train=[{{name: x, source: a, target: b}}, {{source: c, target: d, {}}}]"
+GAP = (
+    "data.train=[{name: x, source: a, target: b, until_update: 10}, "
+    "{name: y, source: c, target: d, from_update: 20}]"
+)
 ATTENTION = "model.attention.cross"
 IMPOSSIBLE = [
     (["model.heads=7"], "model.heads: model.dim 512 is not a multiple of model.heads 7"),
@@ -62,6 +67,20 @@ IMPOSSIBLE = [
     (['data.subword.reserved=[""]'], "expected a symbol without spaces such as <num>, got ''"),
     (["data.subword.reserved=[<num>, <b>, <num>]"], "<num> is given twice; remove one"),
     ([f"data.subword.reserved={'x' * 101}"], "data.subword.reserved: expected at most 100"),
+    ([TWO.format("")], "data.train[1].name: a corpus of a list needs a name"),
+    ([TWO.format("name: x")], "data.train[1].name: another corpus of data.train has the name x"),
+    ([TWO.format("name: a/b")], "data.train[1].name: expected letters, digits, - and _, got 'a/b'"),
+    ([TWO.format("name: y, weight: 0")], "data.train[1].weight: expected a number (above 0"),
+    ([TWO.format("name: y, weight: -1")], "data.train[1].weight: expected a number (above 0"),
+    ([TWO.format("name: y, until_update: 0")], "data.train[1].until_update: expected a whole"),
+    ([TWO.format("name: y, from_update: 9, until_update: 9")], "no update would use the corpus"),
+    ([TWO.format("name: y, tag: a b")], "data.train[1].tag: expected a symbol without spaces"),
+    ([TWO.format("name: y, weigth: 2")], "unknown key 'weigth'; did you mean 'weight'?"),
+    (["data.train=[]"], "data.train: expected at least one item, got an empty list"),
+    (["data.train.until_update=99"], "data.train: no corpus is used in update 100;"),
+    (["data.train.from_update=1"], "data.train: no corpus is used in update 1;"),
+    ([GAP], "data.train: no corpus is used in update 11; train.max_updates is 100000"),
+    (["validate.corpus=x"], "validate.corpus: expected the name of a corpus of data.validation"),
     (["run_dir=text"], "run_dir: {here}/text/a.en of data.train is there"),
     (["run_dir=text/b.de"], "run_dir: {here}/text/b.de of data.validation is there"),
     (["run_dir=/"], "run_dir: the root of the file system"),
@@ -91,6 +110,8 @@ POSSIBLE = [
     ["data.prepared_dir=run/data"],
     ["data.subword={kind: none, vocabulary_size: 100, joint: false}"],
     ["data.subword.reserved=<num>"],
+    [TWO.format("name: y, weight: 0.1, tag: <y>, from_update: 5, until_update: 9")],
+    [GAP.replace("20", "10")],
 ]
 
 

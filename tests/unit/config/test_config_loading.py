@@ -45,7 +45,7 @@ def test_paths_are_relative_to_the_file_that_says_them(extend, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path / "elsewhere")
     config = extend("run_dir: run\n", "data.prepared_dir=prepared")
     assert config.run_dir == tmp_path / "mine/run"
-    assert config.data.train.source == (tmp_path / "shared/a.en",)
+    assert config.data.train[0].source == (tmp_path / "shared/a.en",)
     assert config.data.prepared_dir == tmp_path / "elsewhere/prepared"
     assert resolved_prepared_dir(config) == tmp_path / "elsewhere/prepared"
     assert resolved_prepared_dir(extend("run_dir: run\n")) == tmp_path / "mine/run/prepared"
@@ -61,7 +61,7 @@ def test_mappings_are_merged_and_the_child_wins(extend):
 
 def test_lists_are_replaced(extend):
     config = extend("data: {train: {source: [x.en, y.en], target: [x.de, y.de]}}\n")
-    assert [path.name for path in config.data.train.source] == ["x.en", "y.en"]
+    assert [path.name for path in config.data.train[0].source] == ["x.en", "y.en"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_overrides_are_yaml_and_the_last_one_wins(extend):
     assert config.train.learning_rate == 1e-4
     assert config.seed == 4
     assert config.data.source_language == "no"
-    assert config.data.train.target == (Path.cwd() / "u", Path.cwd() / "v")
+    assert config.data.train[0].target == (Path.cwd() / "u", Path.cwd() / "v")
     assert config.model.attention.encoder_self.at(0) == AttentionConfig("topk", k=3)
 
 

@@ -22,6 +22,7 @@ from nmt.config.config import (
     SubwordConfig,
     TokenizerConfig,
     TrainConfig,
+    TrainingCorpus,
     ValidateConfig,
 )
 from nmt.config.loading import dump_config, parse_config
@@ -96,13 +97,40 @@ def paths(folder: str, number: int) -> Any:
 
 
 @st.composite
+def training_corpora(draw: Any, number: int) -> tuple[TrainingCorpus, ...]:
+    corpora = draw(st.integers(1, 3))
+    named = corpora > 1 or draw(st.booleans())
+    return tuple(
+        TrainingCorpus(
+            draw(paths("train.source", number)),
+            draw(paths("target", number)),
+            name=f"null-{index}" if named else None,
+            tag=draw(st.sampled_from([None, "<x>", "null", "~"])),
+            weight=draw(st.none() | st.floats(1e-9, 1e9)),
+            from_update=None if index == 0 else draw(st.none() | st.integers(0, 99)),
+            until_update=None if index == 0 else draw(st.none() | st.integers(100, 999)),
+        )
+        for index in range(corpora)
+    )
+
+
+@st.composite
+def validation_corpora(draw: Any) -> tuple[ParallelFiles, ...]:
+    corpora = draw(st.integers(1, 2))
+    names = [f"v{index}" if corpora > 1 else None for index in range(corpora)]
+    return tuple(
+        ParallelFiles(draw(paths("vs", 1)), draw(paths("vt", 1)), name=name) for name in names
+    )
+
+
+@st.composite
 def data(draw: Any) -> DataConfig:
     number = draw(st.integers(1, 3))
     return DataConfig(
         source_language=draw(st.sampled_from(["en", "no", "NO", "on", "y", "null", "zh-Hans"])),
         target_language=draw(st.text(string.ascii_letters, min_size=1, max_size=3)),
-        train=ParallelFiles(draw(paths("train.source", number)), draw(paths("target", number))),
-        validation=ParallelFiles(draw(paths("vs", 1)), draw(paths("vt", 1))),
+        train=draw(training_corpora(number)),
+        validation=draw(validation_corpora()),
         tokenizer=draw(
             st.builds(
                 TokenizerConfig,

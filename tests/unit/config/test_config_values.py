@@ -117,7 +117,7 @@ def test_an_empty_section_is_a_section_without_changes(read):
 
 def test_one_path_where_several_may_stand(read):
     config = read()
-    assert config.data.train.source == (Path("/base/a.en"),)
+    assert config.data.train[0].source == (Path("/base/a.en"),)
 
 
 def test_paths_are_absolute_and_know_home(read_text, monkeypatch):

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.config.config import DataConfig, ParallelFiles, SubwordConfig, TokenizerConfig
+from nmt.config.config import (
+    DataConfig,
+    ParallelFiles,
+    SubwordConfig,
+    TokenizerConfig,
+    TrainingCorpus,
+)
 from nmt.data import codec as codec_module
 from nmt.data.codec import Codec, Segmentation, SideCodec, follow_characters
 from nmt.data.text import SIDES, LineWriter, read_text
@@ -49,8 +55,8 @@ def config(subword: str, tokenizer: str = "none", **changes: object) -> DataConf
     return DataConfig(
         "en",
         "de",
-        ParallelFiles((), ()),
-        ParallelFiles((), ()),
+        (TrainingCorpus((), ()),),
+        (ParallelFiles((), ()),),
         TokenizerConfig(tokenizer, tokenizer),  # type: ignore[arg-type]
         dataclasses.replace(SUBWORDS[subword], **changes),  # type: ignore[arg-type]
     )

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from nmt.config.config import DataConfig, ParallelFiles, SubwordConfig, TokenizerConfig
+from nmt.config.config import (
+    DataConfig,
+    ParallelFiles,
+    SubwordConfig,
+    TokenizerConfig,
+    TrainingCorpus,
+)
 from nmt.data.codec import Codec
 from nmt.data.tokenizer import make_tokenizer
 from nmt.data.vocabulary import CONTROL, UNK
@@ -28,10 +34,10 @@ SUBWORDS = {
 
 
 def learn(kind: str, tokenizer: str = "none", *, shared: bool = False) -> Codec:
-    files = ParallelFiles((), ())
+    files = (TrainingCorpus((), ()),), (ParallelFiles((), ()),)
     subword = replace(SUBWORDS[kind], reserved=SYMBOLS)
     tokenizers = TokenizerConfig(tokenizer, tokenizer)  # type: ignore[arg-type]
-    config = DataConfig("en", "de", files, files, tokenizers, subword)
+    config = DataConfig("en", "de", *files, tokenizers, subword)
     return Codec.learn(config, PAIRS, shared_vocabulary=shared)
 
 

@@ -33,18 +33,22 @@ def corpus(tmp_path: Path) -> EncodedCorpus:
     return write_corpus(tmp_path / "corpus", *sides)
 
 
+def make_stream(corpus: EncodedCorpus) -> BatchStream:
+    return BatchStream(corpus, batch_tokens=120, seed=1)
+
+
 def make_updater(tmp_path: Path, corpus: EncodedCorpus, **train: Any) -> Updater:
     config = load_config(write_run(tmp_path, tiny_config(tmp_path, precision="float32", **train)))
     torch.manual_seed(1)
     model = Transformer(config.model, source_vocabulary_size=WORDS, target_vocabulary_size=WORDS)
-    stream = BatchStream(corpus, batch_tokens=120, seed=1)
+    stream = make_stream(corpus)
     first = next(stream.updates()).batches[0]
     loss = TranslationLoss(model, smoothing=0.1)
     return Updater(loss, config, Processes(0, 1, torch.device("cpu"), None), idle_batch=first)
 
 
 def test_the_batches_with_most_positions_and_most_scores_are_tried(corpus: EncodedCorpus) -> None:
-    shapes = sorted(batch.source.shape for batch in largest_batches(corpus, 120))
+    shapes = sorted(batch.source.shape for batch in largest_batches(make_stream(corpus)))
     assert shapes == [(1, 90), (30, 4)]
 
 
@@ -56,21 +60,21 @@ def test_they_run_beside_the_state_of_adam(tmp_path: Path, corpus: EncodedCorpus
             (len(inputs[0]), len(updater.optimizer.state), torch.is_grad_enabled())
         )
     )
-    probe(updater, updater.config, train=corpus, validation=[])
+    probe(updater, updater.config, train=make_stream(corpus), validation=[])
     parameters = len(list(updater.loss.parameters()))
     assert sorted(seen) == [(1, parameters, True), (30, parameters, True)]
 
 
 def test_nothing_is_left_behind(tmp_path: Path, corpus: EncodedCorpus) -> None:
     """Weights, averages, gradients, optimizer and random state, and so the updates that follow."""
-    stream = BatchStream(corpus, batch_tokens=120, seed=1)
+    stream = make_stream(corpus)
     updates = list(itertools.islice(stream.updates(), 3))
     weights = []
     for probed in (False, True):
         updater = make_updater(tmp_path, corpus, ema=0.9)
         random = torch.get_rng_state()
         if probed:
-            probe(updater, updater.config, train=corpus, validation=[])
+            probe(updater, updater.config, train=make_stream(corpus), validation=[])
         assert torch.equal(torch.get_rng_state(), random)
         assert not updater.optimizer.state
         assert all(parameter.grad is None for parameter in updater.loss.parameters())
