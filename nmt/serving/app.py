@@ -11,9 +11,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from nmt import analysis
 from nmt.serving.bodies import Fields, read_attention, read_fields, read_translation
 from nmt.serving.edge import CLIENT_GONE
 from nmt.serving.keys import Keys
@@ -36,6 +37,7 @@ from nmt.serving.service import (
 from nmt.serving.waiting import Answer, RefusedError, WaitingLines
 
 PAGE = Path(__file__).parent / "page"
+EXPLORER = Path(analysis.__file__).parent / "explorer"  # the report page inlines the same files
 
 Result = TypeVar("Result")
 
@@ -294,6 +296,7 @@ def build_app(api: Api) -> Starlette:
         routes=[
             *(Route(path, handler, methods=["POST"]) for path, handler in posts.items()),
             *(Route(path, handler) for path, handler in gets.items()),
+            Mount("/explorer", StaticFiles(directory=EXPLORER)),
         ],
         exception_handlers={
             RefusedError: refuse,

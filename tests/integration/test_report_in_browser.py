@@ -69,16 +69,11 @@ def wait_for_words(browser: Page) -> None:
     browser.wait("document.querySelectorAll('.thumbs button').length > 0")
 
 
-def texts(browser: Page, selector: str) -> list[str]:
-    script = f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)"
-    return browser.run(script)
-
-
 def measures(browser: Page, panel: int = 1) -> dict[str, str]:
     """The numbers beside their names, as shown in a panel."""
     place = f".panel:nth-child({panel}) .measures"
-    numbers = texts(browser, f"{place} dd:not(.meaning)")
-    return dict(zip(texts(browser, f"{place} dt"), numbers, strict=True))
+    numbers = browser.texts(f"{place} dd:not(.meaning)")
+    return dict(zip(browser.texts(f"{place} dt"), numbers, strict=True))
 
 
 def choose(browser: Page, choice: str, value: str) -> None:
@@ -125,7 +120,7 @@ def test_every_measure_is_explained_and_none_is_empty(browser: Page, folder: Pat
     open_report(browser, folder)
     browser.wait("document.querySelectorAll('.panel:nth-child(2) .thumbs button').length > 0")
     for panel in (1, 2):
-        meanings = texts(browser, f".panel:nth-child({panel}) .meaning")
+        meanings = browser.texts(f".panel:nth-child({panel}) .meaning")
         assert len(meanings) == len(measures(browser, panel))
         assert all(meaning.endswith(".") for meaning in meanings)
         assert all(measures(browser, panel).values())
@@ -137,14 +132,14 @@ def test_every_measure_is_explained_and_none_is_empty(browser: Page, folder: Pat
     choose(browser, "model", "1")
     assert browser.run(f"{legend}.map((e) => e.dataset.legend)") == ["weight", "zero"]
     browser.run("document.querySelector('[data-view=heads]').click()")
-    assert texts(browser, "#meanings dt") == texts(browser, "#overview th")[1:]
+    assert browser.texts("#meanings dt") == browser.texts("#overview th")[1:]
 
 
 def test_the_models_own_translation_is_beside_the_reference(browser: Page, folder: Path) -> None:
     open_report(browser, folder)
     (own,) = Translator.load(folder / "rela-g").translate([SOURCE[0]])
-    assert texts(browser, ".panel:first-child .side") == ["source", "reference", "translation"]
-    assert texts(browser, ".panel:first-child .own") == [own.text]
+    assert browser.texts(".panel:first-child .side") == ["source", "reference", "translation"]
+    assert browser.texts(".panel:first-child .own") == [own.text]
 
 
 def test_words_show_what_they_attend_to(browser: Page, folder: Path) -> None:
@@ -152,7 +147,7 @@ def test_words_show_what_they_attend_to(browser: Page, folder: Path) -> None:
     attending = [row for row in range(5) if weights[row].any()]
     row = attending[0]
     open_report(browser, folder, "#layer=0&head=1")
-    assert texts(browser, ".panel:first-child .keys > *") == [*SOURCE[0].split(), "⟨end⟩"]
+    assert browser.texts(".panel:first-child .keys > *") == [*SOURCE[0].split(), "⟨end⟩"]
     browser.move(f".panel:first-child .queries [data-row='{row}']")
     browser.wait("document.querySelector('.keys [data-weight]') !== null")
     shown = browser.run(
@@ -163,10 +158,10 @@ def test_words_show_what_they_attend_to(browser: Page, folder: Path) -> None:
         assert bool(text) == bool(weight)
         if text and text != "<0.01":
             assert float(text) == pytest.approx(weight, abs=0.006 + float(weights.max()) / 127)
-    readout = texts(browser, ".readout")[0]
+    readout = browser.texts(".readout")[0]
     assert readout.startswith(f"{TARGET[0].split()[row]} → ")
     browser.press("j")
-    assert texts(browser, ".readout")[0].startswith(f"{[*TARGET[0].split(), '⟨end⟩'][row + 1]} → ")
+    assert browser.texts(".readout")[0].startswith(f"{[*TARGET[0].split(), '⟨end⟩'][row + 1]} → ")
     assert browser.problems == []
 
 
@@ -187,7 +182,7 @@ def test_null_words_are_marked(browser: Page, folder: Path) -> None:
     assert marked == null[head].tolist()
     browser.move(f".panel:first-child .queries [data-row='{marked.index(True)}']")
     browser.wait("document.querySelector('.readout .nothing') !== null")
-    assert texts(browser, ".readout .nothing")[0] == "attends to nothing"
+    assert browser.texts(".readout .nothing")[0] == "attends to nothing"
 
 
 def test_two_models_side_by_side(browser: Page, folder: Path) -> None:
@@ -197,7 +192,7 @@ def test_two_models_side_by_side(browser: Page, folder: Path) -> None:
     assert kinds == ["rela-g", "softmax"]
     browser.move(".panel:first-child .queries [data-row='1']")
     browser.wait("document.querySelectorAll('.queries .chosen').length === 2")
-    assert texts(browser, ".queries .chosen") == ["TREE", "TREE"]
+    assert browser.texts(".queries .chosen") == ["TREE", "TREE"]
     browser.press("2")  # the other side
     browser.press("n")
     browser.wait(f"document.querySelector('.keys').textContent.startsWith({SOURCE[1][:5]!r})")
@@ -215,12 +210,12 @@ def test_heads_are_sorted_and_lead_to_their_picture(browser: Page, folder: Path)
             "[...document.querySelectorAll('#overview th button')]"
             f".find((button) => button.textContent === {title!r}).click()"
         )
-        column = texts(browser, "#overview th").index(title) + 1
-        cells = texts(browser, f"#overview td:nth-child({column})")
+        column = browser.texts("#overview th").index(title) + 1
+        cells = browser.texts(f"#overview td:nth-child({column})")
         values = [float(cell.removesuffix(" %")) for cell in cells if cell]
         assert len(set(values)) > 2
         assert values == sorted(values, key=lambda value: order * value)
-    first = texts(browser, "#overview tbody td")[0]
+    first = browser.texts("#overview tbody td")[0]
     browser.run("document.querySelector('#overview tbody tr').click()")
     wait_for_words(browser)
     layer, head = (browser.run(f"document.querySelector('[data-choice={name}]').value")
@@ -229,15 +224,15 @@ def test_heads_are_sorted_and_lead_to_their_picture(browser: Page, folder: Path)
     browser.press("]")
     assert "sort=aer_shifted" in browser.run("location.hash")
     browser.run("document.querySelector('[data-view=numbers]').click()")
-    assert "Head diversity (Table 6)" in texts(browser, "#numbers h2")
+    assert "Head diversity (Table 6)" in browser.texts("#numbers h2")
     browser.wait("[...document.images].every((image) => image.naturalWidth > 500)")
     assert browser.problems == []
 
 
 def test_text_never_becomes_markup(browser: Page, folder: Path) -> None:
     open_report(browser, folder, f"#sentence={ODD_SENTENCE}")
-    assert texts(browser, ".panel:first-child .keys > :not(.special)") == ODD
-    assert texts(browser, "[data-choice=model] option")[:2] == NAMES
+    assert browser.texts(".panel:first-child .keys > :not(.special)") == ODD
+    assert browser.texts("[data-choice=model] option")[:2] == NAMES
     for view in ("heads", "numbers", "look"):
         browser.run(f"document.querySelector('[data-view={view}]').click()")
     assert browser.run("window.marker") is None

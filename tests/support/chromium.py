@@ -73,10 +73,14 @@ class Page:
 
     def open(self, path: Path, fragment: str = "") -> None:
         """Show a file, freshly loaded."""
+        self.visit(path.resolve().as_uri() + fragment)
+
+    def visit(self, address: str) -> None:
+        """Show a page, freshly loaded."""
         self.call("Page.navigate", url="about:blank")
         self.problems.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri() + fragment)
-        self.wait("document.readyState === 'complete' && location.href.startsWith('file:')")
+        self.call("Page.navigate", url=address)
+        self.wait("document.readyState === 'complete' && location.protocol !== 'about:'")
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression."""
@@ -96,6 +100,21 @@ class Page:
         text = {"text": key} if len(key) == 1 else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def type(self, text: str) -> None:
+        """Type text where the focus is."""
+        self.call("Input.insertText", text=text)
+
+    def texts(self, selector: str) -> list[str]:
+        """The texts of all elements that match."""
+        found: list[str] = self.run(
+            f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)"
+        )
+        return found
+
+    def click(self, selector: str) -> None:
+        """Click on the first element that matches."""
+        self.run(f"document.querySelector({json.dumps(selector)}).click()")
 
     def move(self, selector: str) -> None:
         """Move the pointer over the first element that matches."""

@@ -33,6 +33,8 @@ export function cellColour(map, row, column) {
   return weight === 0 ? colours.paper : heat(weight, map.largest);
 }
 
-export function inkOn([red, green, blue]) {
-  return 0.3 * red + 0.59 * green + 0.11 * blue > 140 ? "#111" : "#fff";
+// Black or white, whichever is easier to read on a colour: one of them has a contrast above 4.5.
+export function inkOn(rgb) {
+  const [red, green, blue] = rgb.map((value) => ((value / 255 + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#000" : "#fff";
 }

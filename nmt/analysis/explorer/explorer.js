@@ -87,6 +87,19 @@ export class Explorer {
     this.onChange();
   }
 
+  // Show other data of as many models as there are now; what was chosen stays where it can.
+  update(models, learned) {
+    this.models = models;
+    this.measures = allMeasures(learned);
+    this.row = null;
+    this.choices = this.choices.map((choice) => {
+      const model = Math.min(choice.model, models.length - 1);
+      const layer = Math.min(choice.layer, models[model].layers[choice.type] - 1);
+      return { ...choice, model, layer, head: Math.min(choice.head, models[model].heads) };
+    });
+    this.render();
+  }
+
   // Show another sentence, whose texts and weights each model has at this index.
   chooseSentence(sentence) {
     this.sentence = sentence;
