@@ -24,7 +24,7 @@ the test set, score, analyse. A stage whose work is done is skipped, one that wa
 whose inputs changed is done again."""
 EPILOG = """\
 examples:
-  bash recipes/multi30k_en_de/run.sh rela-g --data DIR
+  nmt-recipe multi30k_en_de rela-g --data DIR
   bash recipes/wmt14_en_de/run.sh softmax --stage prepare
   bash recipes/wmt16_ro_en/run.sh sparsemax seed=2 run_dir=runs/second
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import nmt
 from nmt.bench.kinds import all_kinds
 from nmt.cli import doctor
 from nmt.doctor.compute import examine_builds
-from nmt.doctor.installation import find_compiler
+from nmt.doctor.installation import examine_installation, find_compiler
+from nmt.doctor.report import installation_rows
 from nmt.ops.backend import Implementation, force_backend
 from nmt.ops.environment import BUILDS
 from nmt.ops.linear import linear
@@ -134,6 +136,22 @@ def test_a_file_that_is_no_build_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     assert "no file" in str(reasons["x86_64_v4"])
     if "x86_64_v3" in NAMES:
         assert "invalid ELF header" in str(reasons["x86_64_v3"])
+
+
+@pytest.mark.parametrize(
+    ("tag", "kernels", "expected"),
+    [
+        ("py3-none-any", [], "wheel py3-none-any, without kernels in C, in "),
+        ("py3-none-manylinux_2_17_x86_64", ["x86_64_v3"], "with kernels in C, in "),
+    ],
+)
+def test_the_report_says_which_wheel_is_installed(
+    tag: str, kernels: list[str], expected: str
+) -> None:
+    found = replace(examine_installation(), kind="wheel", tags=[tag], kernels=kernels)
+    text = dict(installation_rows(found))["installed"]
+    assert text.startswith(f"wheel {tag}, ")
+    assert expected in text
 
 
 def test_the_compiler_is_the_one_that_builds_packages(
