@@ -24,6 +24,7 @@ from nmt.analysis.pairs import PairAttention
 from nmt.analysis.plotting import COLOURS
 from nmt.analysis.results import TYPES, Analysis, ModelResult, diversity, learned_names
 from nmt.data.codec import Codec, Segmentation, SideCodec
+from nmt.errors import UserError
 from nmt.model.observe import Site
 from nmt.tables import Table
 
@@ -234,30 +235,48 @@ def quantise(
     return largest, (np.sign(weights) * levels).astype(np.int8)
 
 
-def pictured_heads(measured: Sequence[Measured]) -> list[HeadWeights]:
-    """For each model a few heads of its middle layer, on one sentence of readable length."""
+def pictured_heads(
+    measured: Sequence[Measured],
+    *,
+    sentence: int | None = None,
+    layer: int | None = None,
+    heads: Sequence[int] | None = None,
+) -> list[HeadWeights]:
+    """For each model a few heads of one layer of cross-attention on one sentence.
+
+    `sentence` counts from 1. By default it is one of readable length, the layer is the middle one,
+    and the heads are some that differ.
+    """
     places = set.intersection(*(set(one.shown) for one, _ in measured))
+    if sentence is not None:
+        places &= {sentence - 1}
+        if not places:
+            raise UserError(f"--sentence {sentence}: has too many subwords; see --max-length")
     if not places:
         return []
     of_first = measured[0][0].shown
     place = min(
         sorted(places), key=lambda place: abs(of_first[place].pair.length - PICTURED_LENGTH)
     )
-    return [head_weights(one.result, codec, one.shown[place]) for one, codec in measured]
+    return [
+        head_weights(one.result, codec, one.shown[place], layer=layer, heads=heads)
+        for one, codec in measured
+    ]
 
 
-def head_weights(model: ModelResult, codec: Codec, seen: PairAttention) -> HeadWeights:
-    """A few heads of the middle layer that differ in null rate, or else in sparsity."""
+def head_weights(
+    model: ModelResult,
+    codec: Codec,
+    seen: PairAttention,
+    *,
+    layer: int | None = None,
+    heads: Sequence[int] | None = None,
+) -> HeadWeights:
+    """Heads of a layer of cross-attention on one sentence (see `pictured_heads`)."""
     layers = model.layers("cross")
-    layer = (len(layers) - 1) // 2
-    of_heads = layers[layer]["heads"]
-    order = sorted(
-        range(model.num_heads),
-        key=lambda head: (of_heads["null_rate"][head], of_heads["sparsity"][head]),
-    )
-    count = min(PICTURED_HEADS, len(order))
-    chosen = sorted(order[round(step)] for step in np.linspace(0, len(order) - 1, count))
+    layer = (len(layers) - 1) // 2 if layer is None else layer
     weights = seen.weights[Site("cross", layer)]
+    chosen = list(dict.fromkeys(heads or differing_heads(model, layers[layer]["heads"])))
     return HeadWeights(
         model=model.name,
         layer=layer,
@@ -267,3 +286,13 @@ def head_weights(model: ModelResult, codec: Codec, seen: PairAttention) -> HeadW
         heads={head: weights[head] for head in chosen},
         normalised=not model.nullable["cross"],
     )
+
+
+def differing_heads(model: ModelResult, of_heads: Mapping[str, Sequence[float]]) -> list[int]:
+    """A few heads of a layer that differ in null rate, or else in sparsity."""
+    order = sorted(
+        range(model.num_heads),
+        key=lambda head: (of_heads["null_rate"][head], of_heads["sparsity"][head]),
+    )
+    count = min(PICTURED_HEADS, len(order))
+    return sorted(order[round(step)] for step in np.linspace(0, len(order) - 1, count))

@@ -8,6 +8,7 @@ from nmt.analysis.plotting import COLOURS, legend, look, new_figure, png, styled
 from nmt.bench.attention import Measurement
 from nmt.bench.decoding import DecodingSpeed
 from nmt.bench.growth import Growth
+from nmt.bench.paper import SPEEDS
 from nmt.bench.result import Result, Speed
 from nmt.bench.timing import Spread
 from nmt.bench.training import TrainingSpeed
@@ -19,15 +20,22 @@ DASHES = ("-", "--", ":")
 ATTENTION_COLUMNS = ("attention", "length", "speed", "milliseconds", "peak memory")
 
 
-def training_markdown(result: Result[TrainingSpeed]) -> str:
-    """The paper's Table 2, with absolute speeds, memory and the machine."""
+def training_markdown(result: Result[TrainingSpeed], *, paper: bool = False) -> str:
+    """The paper's Table 2, with absolute speeds, memory and the machine.
+
+    `paper` adds what the paper reports, with its own code and in PyTorch.
+    """
     facts = result.facts
-    columns = ("attention", "parameters", "Δ train", "target tokens/s")
+    published = (
+        ("parameters (paper)", "Δ train (paper)", "Δ train (paper, PyTorch)") if paper else ()
+    )
+    columns = ("attention", "parameters", "Δ train", *published, "target tokens/s")
     rows = [
         (
             speed.kind,
             f"{speed.parameters / MILLION:.2f}M",
             times(speed.relative_speed),
+            *(published_cells(speed.kind) if paper else ()),
             spread(speed.tokens_per_second, "{:,.0f}"),
             *last_cells(speed),
         )
@@ -46,15 +54,35 @@ def training_markdown(result: Result[TrainingSpeed]) -> str:
     )
 
 
-def decoding_markdown(result: Result[DecodingSpeed]) -> str:
-    """A table of all models and batch sizes, and one of the speeds by source length."""
-    columns = ("model", "batch", "parameters", "Δ decode", "sentences/s", "target tokens/s")
+def published_cells(kind: str) -> tuple[str, str, str]:
+    """Parameters and training speeds of a kind in the paper."""
+    found = SPEEDS.get(kind)
+    if found is None:
+        return "", "", ""
+    return f"{found.parameters:.2f}M", f"{found.train:.2f}x", f"{found.train_pytorch:.2f}x"
+
+
+def published_decoding(speed: DecodingSpeed) -> str:
+    """The decoding speed of a kind in the paper, which is for batch size 1."""
+    found = SPEEDS.get(speed.model) if speed.batch_size == 1 else None
+    return "" if found is None else f"{found.decode:.2f}x"
+
+
+def decoding_markdown(result: Result[DecodingSpeed], *, paper: bool = False) -> str:
+    """A table of all models and batch sizes, and one of the speeds by source length.
+
+    `paper` adds what the paper reports.
+    """
+    published = ("Δ decode (paper)",) if paper else ()
+    columns = ("model", "batch", "parameters", "Δ decode", *published, "sentences/s")
+    columns = (*columns, "target tokens/s")
     rows = [
         (
             label(speed),
             f"{speed.batch_size}",
             f"{speed.parameters / MILLION:.2f}M",
             times(speed.relative_speed),
+            *((published_decoding(speed),) if paper else ()),
             spread(speed.sentences_per_second, "{:.1f}"),
             spread(speed.tokens_per_second, "{:,.0f}"),
             *last_cells(speed),

@@ -3,7 +3,6 @@
 import argparse
 import itertools
 import logging
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,14 +10,16 @@ from typing import TYPE_CHECKING
 
 from nmt.cli import console
 from nmt.cli.arguments import add_number, add_outside_kinds, add_path, new_parser, whole_number
+from nmt.cli.output_directory import check_output
 from nmt.cli.pair_arguments import add_gold, add_reading, check_needs, open_model, read_gold
 from nmt.data.text import read_text
-from nmt.errors import DataError, IntegrityError, UserError, require_package
+from nmt.errors import DataError, UserError, require_package
 
 if TYPE_CHECKING:
     from nmt.analysis.analyze import Input, ModelAnalysis
     from nmt.analysis.gold import Gold
     from nmt.analysis.results import Analysis
+    from nmt.checkpoint.model_directory import LoadedModel
     from nmt.data.codec import Codec
     from nmt.storage.directories import Writer
 
@@ -67,6 +68,12 @@ def build_parser() -> console.Parser:
     meaning = "number of pairs in the report: the first ones of at most 40 words"
     add_number(group, "--sentences", 50, meaning, type=whole_number)
     group.add_argument("--pdf", action="store_true", help="write each figure as PDF, too")
+    meaning = "draw the heads on this line of the text, from 1 (default: one of readable length)"
+    add_number(group, "--sentence", None, meaning)
+    meaning = "draw heads of this decoder layer, from 0 (default: the middle one)"
+    add_number(group, "--layer", None, meaning, type=whole_number, metavar="L")
+    meaning = "draw these heads, from 0 (default: a few that differ)"
+    group.add_argument("--heads", nargs="+", type=whole_number, metavar="H", help=meaning)
     add_number(group, "--max-pairs", None, "use only the first N pairs (default: all)")
     add_number(group, "--seed", 1, "seed for shuffling the targets", type=whole_number)
     # Its numbers are compared with each other, and an exact zero of float32 is what they count.
@@ -94,7 +101,7 @@ def analyze(arguments: argparse.Namespace) -> None:
     require_package("matplotlib", extra="analysis", purpose="figures")
     names = model_names(arguments)
     output = arguments.output.resolve()
-    check_output(output)
+    check_output(output, "nmt-analyze", marker="analysis.json")
     check_needs(arguments)
     from nmt.analysis.results import Analysis
     from nmt.storage.directories import recover, replace_directory
@@ -115,8 +122,9 @@ def analyze(arguments: argparse.Namespace) -> None:
         gold=None if arguments.gold is None else arguments.gold.name,
         development=arguments.development,
     )
-    files = output_files(analysis, text, measured, pdf=arguments.pdf)
-    check_output(output)  # again, because much time has passed
+    files = output_files(arguments, analysis, text, measured)
+    # Again, because much time has passed.
+    check_output(output, "nmt-analyze", marker="analysis.json")
     recover(output.parent, name=output.name, exclusive=False)
     replace_directory(output, files)
     logger.info("wrote %s", arguments.output / "report.html")
@@ -140,35 +148,6 @@ def model_names(arguments: argparse.Namespace) -> list[str]:
     return names
 
 
-def check_output(path: Path) -> None:
-    """Reject a directory that cannot be written, or that holds files of something else."""
-    if not path.exists():
-        parent = next(parent for parent in path.parents if parent.exists())
-        if not (parent.is_dir() and os.access(parent, os.W_OK)):
-            raise UserError(f"--output: {parent} is not a directory that can be written to")
-        return
-    if not path.is_dir():
-        raise UserError(f"--output: {path} is a file; give a directory")
-    foreign = foreign_files(path)
-    if foreign:
-        raise UserError(
-            f"--output: {path} has files that nmt-analyze did not write, such as {foreign[0]}; "
-            "give a new directory"
-        )
-
-
-def foreign_files(path: Path) -> list[str]:
-    """The names in a directory that the manifest of an analysis does not list."""
-    from nmt.storage.manifest import MANIFEST, parse_manifest
-
-    names = {entry.name for entry in path.iterdir()}
-    try:
-        ours = {MANIFEST, *parse_manifest((path / MANIFEST).read_bytes(), str(path)).files}
-    except (OSError, IntegrityError):
-        ours = set()
-    return sorted(names - ours if "analysis.json" in ours else names)
-
-
 def read_input(arguments: argparse.Namespace) -> "Input":
     """The pairs, read once to check them and to choose those for the report."""
     from nmt.analysis.analyze import Input, look_ahead
@@ -182,6 +161,10 @@ def read_input(arguments: argparse.Namespace) -> "Input":
     count, shown = look_ahead(read(), shown=arguments.sentences)
     if count == 0:
         raise DataError(f"{arguments.source}: expected sentences, got an empty file")
+    if arguments.sentence is not None:
+        if arguments.sentence > count:
+            raise UserError(f"--sentence: expected 1 to {count}, got {arguments.sentence}")
+        shown |= {arguments.sentence - 1}
     if len(shown) < min(arguments.sentences, count):
         logger.info("the report shows %d sentences; the others are blank or too long", len(shown))
     return Input(
@@ -204,6 +187,7 @@ def measure_models(
 
     for path, name in zip(arguments.model, names, strict=True):
         loaded = open_model(path, arguments)
+        check_drawn(arguments, loaded)
         # Every pair is read with its own target and with that of another pair.
         with progress_bar(total=2 * text.count, unit="pairs", description=name) as bar:
             one = analyze_model(loaded, text, name=name, gold=gold, advance=bar.update)
@@ -219,21 +203,45 @@ def measure_models(
         yield one, loaded.codec
 
 
+def check_drawn(arguments: argparse.Namespace, loaded: "LoadedModel") -> None:
+    """Reject a layer or head to draw that a model does not have, before it is measured."""
+    config = loaded.config.model
+    layers = [] if arguments.layer is None else [arguments.layer]
+    for option, numbers, count in (
+        ("--layer", layers, config.decoder_layers),
+        ("--heads", arguments.heads or [], config.heads),
+    ):
+        if wrong := [number for number in numbers if number >= count]:
+            raise UserError(
+                f"{option}: expected 0 to {count - 1} for {loaded.path}, got {wrong[0]}"
+            )
+
+
 def output_files(
+    arguments: argparse.Namespace,
     analysis: "Analysis",
     text: "Input",
     measured: "Sequence[tuple[ModelAnalysis, Codec]]",
-    *,
-    pdf: bool,
 ) -> "dict[str, Writer]":
     """The content of all files, by name."""
     from nmt.analysis.figures import all_pictures
     from nmt.analysis.report import build_report, pictured_heads
     from nmt.analysis.tables import all_tables, markdown
+    from nmt.analysis.trajectories import learned_pictures, metrics_of, read_trajectories
     from nmt.storage.directories import bytes_writer, json_writer
 
     tables = all_tables(analysis)
-    pictures = all_pictures(analysis, pictured_heads(measured), pdf=pdf)
+    heads = pictured_heads(
+        measured, sentence=arguments.sentence, layer=arguments.layer, heads=arguments.heads
+    )
+    trajectories = {
+        model.name: read_trajectories(metrics_of(path))
+        for model, path in zip(analysis.models, arguments.model, strict=True)
+    }
+    pictures = [
+        *all_pictures(analysis, heads, pdf=arguments.pdf),
+        *learned_pictures(analysis, trajectories, pdf=arguments.pdf),
+    ]
     texts = {place: pair[0] for place, pair in enumerate(text.read()) if place in text.shown}
     report = build_report(
         analysis, texts=texts, measured=measured, tables=tables, pictures=pictures

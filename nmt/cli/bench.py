@@ -20,9 +20,11 @@ from nmt.cli.bench_arguments import (
     add_kinds,
     add_numbers,
     add_output,
+    add_paper,
     check_files,
     check_kinds,
     set_threads,
+    take_paper,
     write,
 )
 from nmt.cli.bench_gpu import add_gpu
@@ -98,6 +100,7 @@ def add_train(benchmarks: Any) -> None:
     add_kinds(parser, "`config` means the attention of the config")
     add_number(parser, "--updates", 2, "updates per round")
     shapes = add_shapes(parser)
+    add_paper(shapes)
     add_number(shapes, "--batch-tokens", None, "tokens in a batch (default: 4096)")
     add_number(shapes, "--dropout", None, "dropout (default: 0.3)", type=probability, metavar="P")
     shapes.add_argument(
@@ -133,7 +136,7 @@ def add_decode(benchmarks: Any) -> None:
         add_flag(parser, option, meaning)
     add_precision(parser)
     add_kinds(parser, "only without --model")
-    add_shapes(parser)
+    add_paper(add_shapes(parser))
     add_output(parser, repeats=3, figure="Figure 2 of the paper")
     parser.set_defaults(run=bench_decode)
 
@@ -189,6 +192,9 @@ def add_shapes(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 def bench_train(arguments: argparse.Namespace) -> None:
     """Print the table of the training benchmark."""
     kinds, overrides = split_overrides(arguments)
+    if arguments.paper and arguments.config is not None:
+        refuse("paper", "--config")
+    kinds = take_paper(arguments, kinds)
     shapes = given(arguments, (*SHAPES, "batch_tokens", "dropout"))
     if arguments.config is None and overrides:
         raise UserError(f"{overrides[0]}: replaces a value of a config: give --config FILE, too")
@@ -231,7 +237,7 @@ def bench_train(arguments: argparse.Namespace) -> None:
         result = training.measure_training(task, kinds, team, repeats=arguments.repeats)
     if not team.is_main:
         return
-    print(report.training_markdown(result))
+    print(report.training_markdown(result, paper=arguments.paper))
     settings = {
         "config": None if arguments.config is None else str(arguments.config),
         "updates": arguments.updates,
@@ -246,6 +252,9 @@ def bench_train(arguments: argparse.Namespace) -> None:
 
 def bench_decode(arguments: argparse.Namespace) -> None:
     """Print the tables of the decoding benchmark."""
+    if arguments.paper and arguments.model is not None:
+        refuse("paper", "--model")
+    arguments.kinds = take_paper(arguments, arguments.kinds)
     shapes = given(arguments, SHAPES)
     if arguments.model is None and arguments.input is not None:
         raise UserError("--input: untrained models translate random sentences: give --model, too")
@@ -280,7 +289,7 @@ def bench_decode(arguments: argparse.Namespace) -> None:
         fast=arguments.fast,
     )
     result = decoding.measure_decoding(models, lines, settings, device=device)
-    print(report.decoding_markdown(result))
+    print(report.decoding_markdown(result, paper=arguments.paper))
     described = {
         "input": None if arguments.input is None else str(arguments.input),
         "repeats": settings.repeats,

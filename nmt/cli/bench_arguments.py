@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nmt.cli.arguments import (
     add_device,
+    add_flag,
     add_number,
     add_path,
     check_outputs,
@@ -31,6 +32,28 @@ def add_kinds(parser: argparse.ArgumentParser, note: str) -> None:
         metavar="KIND",
         help=f"attention kinds, or my_package:my_kind (default: all); {note}",
     )
+
+
+def add_paper(group: argparse._ArgumentGroup) -> None:
+    """The option that asks for the setting of the paper."""
+    meaning = (
+        "the model and batches of the paper's Table 2 (Transformer base, 25,000 tokens) and its "
+        "kinds, with its numbers beside ours; other options change single values"
+    )
+    add_flag(group, "--paper", meaning)
+
+
+def take_paper(arguments: argparse.Namespace, kinds: list[str] | None) -> list[str] | None:
+    """With --paper fill in the paper's setting where options were not given; returns the kinds."""
+    if not arguments.paper:
+        return kinds
+    from nmt.bench import paper
+
+    setting = {**paper.SHAPES, "batch_tokens": paper.BATCH_TOKENS, "dropout": paper.DROPOUT}
+    for name, value in setting.items():
+        if getattr(arguments, name, value) is None:
+            setattr(arguments, name, value)
+    return kinds or list(paper.SPEEDS)
 
 
 def add_output(parser: argparse.ArgumentParser, *, repeats: int, figure: str | None) -> None:

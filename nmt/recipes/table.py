@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 BLEU, CHRF = "BLEU", "chrF2"  # names in the files of the score stage
 PAPER = "paper.tsv"
+PAPER_COLUMNS = ("tokenized_bleu", "adaptively_sparse_bleu")  # that it may have after bleu
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,16 @@ class Summary:
 
 @dataclass(frozen=True)
 class PaperScore:
-    """A row of the paper; a BLEU of None says that training failed there."""
+    """A row of the paper; numbers that it does not report are None.
 
-    bleu: float | None
+    `adaptively_sparse_bleu` is the BLEU on tokenised text in Table 1 of the second paper (Correia
+    et al. 2019).
+    """
+
+    bleu: float | None = None
     tokenized_bleu: float | None = None
+    adaptively_sparse_bleu: float | None = None
+    failed: bool = False  # training failed there
 
 
 @dataclass(frozen=True)
@@ -156,24 +163,27 @@ def signature_field(signature: str, name: str) -> str:
 def read_paper(path: Path) -> dict[str, PaperScore]:
     """The paper's numbers by variant, from a tab-separated table.
 
-    A dash means that training failed there. A file that does not exist gives no numbers.
+    A dash means that training failed there, and an empty cell that nothing is reported. A file that
+    does not exist gives no numbers.
     """
     if not path.exists():
         return {}
     header, *lines = [line.split("\t") for line in read_text(path)]
-    if header not in (["variant", "bleu"], ["variant", "bleu", "tokenized_bleu"]):
-        raise DataError(f"{path}:1: expected variant, bleu and tokenized_bleu, got {header}")
-    scores = {}
+    if header[:2] != ["variant", "bleu"] or not set(header[2:]) <= set(PAPER_COLUMNS):
+        wanted = ", ".join(PAPER_COLUMNS)
+        raise DataError(f"{path}:1: expected variant, bleu and perhaps {wanted}; got {header}")
+    scores: dict[str, PaperScore] = {}
     for number, (variant, *values) in enumerate(lines, start=2):
         try:
-            numbers = [None if value == "-" else float(value) for value in values]
+            numbers = [float(value) if value not in ("", "-") else None for value in values]
         except ValueError as error:
             raise DataError(f"{path}:{number}: expected numbers or -, got {values}") from error
         if len(numbers) != len(header) - 1 or variant in scores:
             raise DataError(
-                f"{path}:{number}: expected one line of {len(header)} columns a variant"
+                f"{path}:{number}: expected one line of {len(header)} columns per variant"
             )
-        scores[variant] = PaperScore(*numbers)
+        known = dict(zip(header[1:], numbers, strict=True))
+        scores[variant] = PaperScore(**known, failed=values[0] == "-")
     return scores
 
 

@@ -65,7 +65,7 @@ def paper_cell(row: Row) -> str:
     if row.paper is None:
         return ""
     if row.paper.bleu is None:
-        return DASH
+        return DASH if row.paper.failed else ""
     tokenized = row.paper.tokenized_bleu
     return f"{row.paper.bleu:.1f}" + ("" if tokenized is None else f" ({tokenized:.2f})")
 

@@ -25,6 +25,7 @@ from nmt.analysis.pairs import shuffle_targets
 from nmt.analysis.results import without_noise
 from nmt.checkpoint.model_directory import load_model
 from nmt.cli import analyze
+from nmt.config.config import SublayerAttentionConfig
 from nmt.decoding.translator import Translator
 
 SOURCE = [*random_lines(9, seed=1, longest=12), "", "the <b>old</b> dog"]
@@ -137,6 +138,52 @@ def test_figures_as_pdf_on_request(folder: Path, tmp_path: Path) -> None:
     assert {"heads_0.png", "null_rate.png"} <= figures
     for name in figures:
         assert (tmp_path / "out" / name).with_suffix(".pdf").read_bytes().startswith(b"%PDF-")
+
+
+def test_a_chosen_sentence_layer_and_heads_are_drawn(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    choice = ["--sentence=3", "--layer=1", "--heads", "3", "0"]
+    assert run(folder, tmp_path / "out", "--sentences=0", *choice, "--pdf") == 0
+    (picture,) = [
+        one for one in page_data(tmp_path / "out")["figures"] if "layer 1" in one["title"]
+    ]
+    assert picture["title"] == "Cross-attention of rela-g, layer 1"
+    assert (tmp_path / "out" / "heads_0.pdf").read_bytes().startswith(b"%PDF")
+    first = (tmp_path / "out" / "heads_0.png").read_bytes()
+    choice[-1] = "1"
+    assert run(folder, tmp_path / "out", "--sentences=0", *choice) == 0
+    assert (tmp_path / "out" / "heads_0.png").read_bytes() != first
+    capfd.readouterr()
+    for wrong, message in (
+        (["--sentence=99"], "--sentence: expected 1 to 11, got 99"),
+        (["--layer=2"], "--layer: expected 0 to 1"),
+        (["--heads", "0", "4"], "--heads: expected 0 to 3"),
+    ):
+        assert run(folder, tmp_path / "out", *wrong) == 2
+        assert message in capfd.readouterr().err
+
+
+def test_trajectories_of_a_run_are_drawn(folder: Path, tmp_path: Path) -> None:
+    config = make_config("softmax")
+    learned = SublayerAttentionConfig("entmax", alpha="learned")
+    object.__setattr__(config.model.attention, "cross", learned)
+    codec = make_codec(config)
+    make_directory(tmp_path / "best", config, codec, make_model(config, codec))
+    records = [
+        {
+            "event": "validation",
+            "update": update,
+            "attention": {"cross": {"layer_0": {"alpha_0": 1.0 + update / 100}}},
+        }
+        for update in (10, 20, 30)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    options = [f"--source={folder / 'source'}", f"--target={folder / 'target'}", "--sentences=0"]
+    output = tmp_path / "out"
+    assert analyze.main(["--model", str(tmp_path / "best"), *options, f"--output={output}"]) == 0
+    names = {path.name for path in output.iterdir()}
+    assert {"alpha.png", "alpha_histogram.png", "alpha_trajectory_best.png"} <= names
 
 
 def test_null_rates_after_words(folder: Path, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from support.small_models import write_model
 
 from nmt.bench.kinds import all_kinds
 from nmt.cli import bench
+from nmt.cli.bench import build_parser
+from nmt.cli.bench_arguments import take_paper
 from nmt.config.attention_kinds import ATTENTION_KINDS
 
 TINY = ["--dim", "16", "--heads", "2", "--layers", "1", "--feed-forward-dim", "32"]
@@ -54,6 +56,28 @@ def test_training_compares_every_kind(tmp_path: Path, capsys: pytest.CaptureFixt
     assert rows["entmax-learned"]["parameters"] - plain == 3 * 2
     assert document["settings"]["model"]["dim"] == 16
     assert document["machine"]["processor"] in output
+
+
+def test_the_setting_and_the_numbers_of_the_paper(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Options that are given change single values of the setting."""
+    small = [*RANDOM, "--batch-tokens", "60"]
+    document = run(tmp_path, "train", "--paper", *small, "--updates", "1")
+    assert [row["kind"] for row in document["kinds"]] == [
+        "softmax",
+        "sparsemax",
+        "entmax15",
+        "rela-g",
+    ]
+    assert document["settings"]["model"]["dropout"] == 0.1
+    assert "| 72.34M | 0.93x | 0.95x |" in capsys.readouterr().out
+    arguments = build_parser().parse_args(["train", "--paper", "--layers", "2"])
+    assert take_paper(arguments, None) == ["softmax", "sparsemax", "entmax15", "rela-g"]
+    assert (arguments.dim, arguments.heads, arguments.layers) == (512, 8, 2)
+    assert arguments.batch_tokens == 25_000
+    assert bench.main(["train", "--paper", "--config", "x.yaml"]) == 2
+    assert "--paper: is for random data" in capsys.readouterr().err
 
 
 def test_training_accumulates_batches(tmp_path: Path) -> None:

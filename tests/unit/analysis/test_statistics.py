@@ -13,6 +13,7 @@ from translation_models import make_codec, make_config, make_model, random_lines
 from nmt.analysis.measures import TEMPERATURES
 from nmt.analysis.pairs import shuffle_targets
 from nmt.analysis.statistics import attention_summary
+from nmt.analysis.trajectories import read_trajectories
 from nmt.config.config import SublayerAttentionConfig
 from nmt.model.observe import Site
 
@@ -57,6 +58,31 @@ def test_learned_alphas_are_in_the_summary(tmp_path: Path) -> None:
     expected = (1 + torch.sigmoid(raw)).tolist()
     assert [row[f"alpha_{head}"] for head in range(4)] == pytest.approx(expected, abs=1e-5)
     assert "alpha_0" not in summary["encoder_self"]["layer_0"]
+
+
+def test_learned_thresholds_are_in_the_summary(tmp_path: Path) -> None:
+    """So metrics.jsonl has them, and trajectories can be drawn."""
+    config = make_config("rela-g")
+    learned = SublayerAttentionConfig("rela-g", threshold="learned")
+    object.__setattr__(config.model.attention, "decoder_self", learned)
+    codec = make_codec(config)
+    model = make_model(config, codec)
+    raw = model.attentions()[Site("decoder_self", 0)].core.weights.threshold
+    assert isinstance(raw, torch.Tensor)
+    with torch.no_grad():
+        raw.copy_(torch.tensor([0.5, -0.25, 0.0, 1.0]))
+    corpus = write_corpus(tmp_path, [codec.source.encode("the dog")], [codec.target.encode("A")])
+    record = {"event": "validation", "update": 7}
+    record["attention"] = attention_summary(model, corpus, count=1)
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    found = [
+        one
+        for one in read_trajectories(tmp_path / "metrics.jsonl")
+        if (one.type, one.layer) == ("decoder_self", 0)
+    ]
+    assert [(one.name, one.head, one.updates, one.values) for one in found] == [
+        ("threshold", head, [7], [value]) for head, value in enumerate([0.5, -0.25, 0.0, 1.0])
+    ]
 
 
 def test_the_report_is_plain_json_with_a_number_for_each_temperature() -> None:

@@ -49,7 +49,7 @@ EXAMPLE = table_of(
         ),
         PaperScore(26.9, 27.59),
     ),
-    Row("relu_only", "rela-i, norm none", (Outcome(1, "diverged"),) * 2, PaperScore(None)),
+    Row("relu_only", "rela-i, norm none", (Outcome(1, "diverged"),) * 2, PaperScore(failed=True)),
     Row(
         "rela-g",
         "rela-g",
@@ -174,9 +174,13 @@ def test_numbers_of_the_paper_are_those_in_the_readme_and_of_variants(path):
     readme = (path.parent / "README.md").read_text(encoding="utf-8")
     for variant, score in read_paper(path).items():
         assert (ROOT / "configs" / path.parent.name / f"{variant}.yaml").is_file()
-        (line,) = re.findall(rf"(?m)^\| `{re.escape(variant)}` .*", readme)
+        lines = "\n".join(re.findall(rf"(?m)^\| `{re.escape(variant)}` .*", readme))
         tokenized = "" if score.tokenized_bleu is None else f" ({score.tokenized_bleu:.2f})"
-        assert "fails" in line if score.bleu is None else f"{score.bleu:.1f}{tokenized} |" in line
+        assert ("fails" in lines) == score.failed
+        if score.bleu is not None:
+            assert f"{score.bleu:.1f}{tokenized} |" in lines
+        if score.adaptively_sparse_bleu is not None:
+            assert f"| {score.adaptively_sparse_bleu:.2f} |" in lines
 
 
 @pytest.mark.parametrize(
@@ -195,6 +199,21 @@ def test_mistakes_in_the_numbers_of_the_paper(tmp_path, text, message):
         read_paper(path)
     path.unlink()
     assert read_paper(path) == {}
+
+
+def test_numbers_that_a_paper_does_not_report(tmp_path):
+    path = tmp_path / "paper.tsv"
+    path.write_text(
+        "variant\tbleu\ttokenized_bleu\tadaptively_sparse_bleu\nsoftmax\t1\t\t2\nrelu\t-\t-\t\nnew\t\t\t3\n"
+    )
+    assert read_paper(path) == {
+        "softmax": PaperScore(1.0, None, 2.0),
+        "relu": PaperScore(failed=True),
+        "new": PaperScore(None, None, 3.0),
+    }
+    row = Row("new", "entmax", (Outcome(1, "scored", {"BLEU": 5.0}),), PaperScore(None, None, 3.0))
+    table = markdown(GridTable("task", "test", (1,), None, (row,)))
+    assert "paper" not in table
 
 
 class Runs:
