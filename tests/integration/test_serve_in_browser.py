@@ -251,7 +251,7 @@ def test_a_file_is_translated_and_saved(site: Site, tmp_path: Path) -> None:
         time.sleep(0.02)
     assert saved.read_bytes().decode() == site.server.translate(text, model="rela-g")
     (tmp_path / "latin.txt").write_bytes("Grüße".encode("latin-1"))
-    choose_file(site.page, tmp_path / "latin.txt")
+    drop_file(site.page, tmp_path / "latin.txt")
     site.page.wait("!document.getElementById('problem').hidden")
     assert site.page.texts("#problem") == ["latin.txt is not UTF-8 text."]
 
@@ -260,6 +260,12 @@ def choose_file(page: Page, path: Path) -> None:
     root = page.call("DOM.getDocument")["root"]["nodeId"]
     node = page.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
     page.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+
+
+def drop_file(page: Page, path: Path) -> None:
+    data = {"items": [], "files": [str(path)], "dragOperationsMask": 1}
+    for step in ("dragEnter", "dragOver", "drop"):
+        page.call("Input.dispatchDragEvent", type=step, x=200, y=200, data=data)
 
 
 def test_all_controls_have_names_and_phones_do_not_scroll_sideways(site: Site) -> None:
