@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nmt.analysis.alignment import HeadGrid, chosen_links
 from nmt.analysis.analyze import describe_attention
+from nmt.analysis.explorer_data import model_data
 from nmt.analysis.measures import nullable_sites, unnormalised_sites
 from nmt.analysis.pairs import (
     PairAttention,
@@ -25,7 +26,6 @@ from nmt.analysis.pairs import (
     run_batch,
     split_attention,
 )
-from nmt.analysis.report import model_data
 from nmt.analysis.results import TYPES, ModelResult, learned_names
 from nmt.analysis.statistics import AttentionStatistics
 from nmt.checkpoint.model_directory import LoadedModel

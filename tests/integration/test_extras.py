@@ -100,6 +100,12 @@ def test_a_plain_installation_trains_translates_and_scores(tmp_path: Path) -> No
         assert line.endswith(f"install it with: pip install 'nmt[{extra}]'")
 
 
+def test_workers_of_the_server_need_no_package_for_figures() -> None:
+    program = "import sys; sys.modules['matplotlib'] = None; import nmt.serving.worker"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_command_explains_itself_without_extras(tmp_path: Path) -> None:
     modules = [entry.partition(":")[0] for entry in METADATA["scripts"].values()]
     lines = run_without_extras(tmp_path, [[module, "--help"] for module in modules])

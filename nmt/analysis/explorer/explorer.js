@@ -22,7 +22,7 @@ const NAMES = ["model", "type", "layer", "head"];
 const cycle = (list, value, step) => list[(list.indexOf(value) + step + list.length) % list.length];
 
 export class Explorer {
-  // `models` as nmt/analysis/report.py describes them; `targetName` is what the second text is
+  // `models` as nmt/analysis/explorer_data.py describes them; `targetName` is what the second text is
   // called; `sameTargets` says that all models read the same second text; `help` are further keys;
   // `onChange` is called when the choice has changed.
   constructor(root, { models, learned = [], targetName, sameTargets, help = [], onChange = () => {} }) {

@@ -1,4 +1,4 @@
-// The weights of heads: packed by nmt/analysis/report.py, unpacked and summed over words here.
+// The weights of heads: packed by nmt/analysis/explorer_data.py, unpacked and summed over words here.
 
 export const TYPES = {
   encoder_self: "encoder self-attention",

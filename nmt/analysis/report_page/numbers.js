@@ -2,10 +2,14 @@
 
 import { make } from "../explorer/elements.js";
 
+const SCALE = 0.65; // pixels of the page per pixel of a figure
+
 function figureOf({ title, caption, png }) {
   const image = make("img");
   image.src = `data:image/png;base64,${png}`;
   image.alt = title;
+  // All figures in one scale, whatever their number of panels.
+  image.addEventListener("load", () => { image.style.width = `${Math.round(image.naturalWidth * SCALE)}px`; });
   return make("figure", [make("h2", title), image, make("figcaption", `${caption}.`)]);
 }
 

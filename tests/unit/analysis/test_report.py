@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from nmt.analysis.report import LEVELS, assemble, page_file, quantise, script_json
+from nmt.analysis.explorer_data import LEVELS, quantise
+from nmt.analysis.report import assemble, page_file, script_json
 
 ODD = ["</script><script>alert(1)</script>", "<!--", "{{script}}", "a\u2028b\u2029", '"\\', "שלום"]
 

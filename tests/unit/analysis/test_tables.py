@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nmt.analysis.report import layer_measures
+from nmt.analysis.explorer_data import layer_measures
 from nmt.analysis.results import TYPES, Analysis, ModelResult, mean_density
 from nmt.analysis.tables import all_tables, markdown
 from nmt.tables import Table
