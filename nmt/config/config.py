@@ -290,6 +290,8 @@ class TrainConfig:
     log_every: Positive = 100  # updates between records of the training loss
     # a model or run directory whose weights and codec the run starts with; the optimizer is new
     start_from: Path | None = None
+    # parts of the model that are not trained, such as encoder, embeddings, cross or decoder.0
+    freeze: tuple[str, ...] = ()
     distributed_timeout: Seconds = 120.0  # until a process without a sign of life counts as dead
 
     @property

@@ -98,7 +98,8 @@ class SlicedCrossEntropy(torch.autograd.Function):
             at_once = LOGITS_AT_ONCE_ON_GPU if hidden.is_cuda else LOGITS_AT_ONCE
             rows = max(16, at_once // vocabulary)
             grad_hidden = torch.empty_like(hidden, dtype=exact) if needs_gradient else None
-            grad_weight = torch.zeros_like(weight, dtype=exact) if needs_gradient else None
+            trained = needs_gradient and ctx.needs_input_grad[2]
+            grad_weight = torch.zeros_like(weight, dtype=exact) if trained else None
             buffer = hidden.new_empty((min(rows, len(hidden)), vocabulary), dtype=compute)
             mean_weight = weight.to(exact).mean(dim=0)
             loss = hidden.new_zeros((), dtype=torch.float64)
@@ -115,7 +116,7 @@ class SlicedCrossEntropy(torch.autograd.Function):
                 if smoothing:
                     spread = normaliser - part.to(exact) @ mean_weight
                     loss += smoothing * spread.sum(dtype=torch.float64)
-                if grad_hidden is None or grad_weight is None:
+                if grad_hidden is None:
                     continue
                 # The slope of a logit is its probability minus its smoothed target; the part of
                 # the target that is the same for all tokens joins after the products.
@@ -125,12 +126,14 @@ class SlicedCrossEntropy(torch.autograd.Function):
                 grad_part = grad_hidden[start : start + rows]
                 slices.multiply(slope, weight_c, grad_part)
                 grad_part.sub_(mean_weight, alpha=spread_slope)
+                if grad_weight is None:  # frozen
+                    continue
                 if half:
                     grad_weight += torch.mm(slope.t(), part)
                 else:
                     grad_weight.addmm_(slope.t(), part)
                 grad_weight.sub_(part.sum(dim=0, dtype=exact), alpha=spread_slope / vocabulary)
-        if grad_hidden is not None and grad_weight is not None:
+        if grad_hidden is not None:
             ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.scale = scale
         ctx.dtypes = hidden.dtype, weight.dtype
@@ -145,7 +148,7 @@ class SlicedCrossEntropy(torch.autograd.Function):
         return (
             None,
             (grad_hidden * factor).to(hidden_type),
-            (grad_weight * factor).to(weight_type),
+            None if grad_weight is None else (grad_weight * factor).to(weight_type),
             None,
             None,
             None,

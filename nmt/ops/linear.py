@@ -32,12 +32,14 @@ class NativeLinear(torch.autograd.Function):
         return functional.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad_output = as_rows(grad_outputs[0])
         grad_input = None
         if ctx.needs_input_grad[0]:
             grad_input = multiply(grad_output, weight).view(x.shape)
+        if not any(ctx.needs_input_grad[1:]):  # frozen
+            return grad_input, None, None
         return grad_input, grad_output.t() @ as_rows(x), grad_output.sum(0)
 
 
@@ -97,6 +99,8 @@ class NativeFeedForward(torch.autograd.Function):
         grad_input = None
         if ctx.needs_input_grad[1]:
             grad_input = multiply(grad_hidden, weight).view(grad_outputs[0].shape)
+        if not any(ctx.needs_input_grad[2:]):  # frozen
+            return None, grad_input, None, None, None, None
         return (
             None,
             grad_input,

@@ -86,14 +86,15 @@ class CompiledModel(nn.Module):
         requested_backend()  # read from the environment once, before there is a graph
         longest = min(self.longest, LONGEST_IN_WARM_UP)
         shapes = (FIRST_SHAPE, *LATER_SHAPES, (2, longest, longest))
-        parameters = list(self.parameters())
+        parameters = [value for value in self.parameters() if value.requires_grad]
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             for sentences, source_length, target_length in shapes:
                 source = torch.zeros(sentences, source_length, dtype=torch.int64, device=device)
                 target = torch.zeros(sentences, target_length, dtype=torch.int64, device=device)
                 hidden = self.run(source, torch.ones_like(source, dtype=torch.bool), target)
-                torch.autograd.grad(hidden.sum(), parameters, allow_unused=True)
+                if hidden.requires_grad:  # and not only the output layer is trained
+                    torch.autograd.grad(hidden.sum(), parameters, allow_unused=True)
 
 
 def training_module(

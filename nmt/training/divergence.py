@@ -247,8 +247,9 @@ def first_bad_module(loss: TranslationLoss, inputs: tuple[Tensor, ...]) -> str |
         return found[0]
     if not torch.isfinite(value):
         return "the loss is not finite"
-    gradients = torch.autograd.grad(value, list(loss.parameters()), allow_unused=True)
-    for (name, _), gradient in zip(loss.named_parameters(), gradients, strict=True):
+    named = {name: value for name, value in loss.named_parameters() if value.requires_grad}
+    gradients = torch.autograd.grad(value, list(named.values()), allow_unused=True)
+    for name, gradient in zip(named, gradients, strict=True):
         if gradient is not None and not torch.isfinite(gradient).all():
             return f"the gradient of {name} is not finite"
     return None

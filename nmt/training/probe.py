@@ -11,7 +11,7 @@ from nmt.config.config import Config
 from nmt.data.batching import Batch, BatchStream, make_batch
 from nmt.errors import ConfigError
 from nmt.training.loss import TranslationLoss
-from nmt.training.update import Updater, is_out_of_memory, loss_inputs
+from nmt.training.update import Updater, is_out_of_memory, loss_inputs, trained_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def largest_batches(stream: BatchStream) -> list[Batch]:
 def fits(updater: Updater, stream: BatchStream) -> bool:
     """Whether forward and backward passes have enough memory beside the state of the optimizer."""
     loss: TranslationLoss = updater.loss
-    parameters = [p for p in loss.parameters() if p.requires_grad]
+    parameters = trained_parameters(loss)
     devices = [updater.device] if updater.device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices=devices), optimizer_state(updater):
@@ -89,7 +89,7 @@ def optimizer_state(updater: Updater) -> Iterator[None]:
     optimizer = updater.optimizer
     assert not optimizer.state, "the run has begun"
     try:
-        for parameter in updater.loss.parameters():
+        for parameter in trained_parameters(updater.loss):
             parameter.grad = torch.zeros_like(parameter)
         optimizer.found_inf = torch.ones((), device=updater.device)  # type: ignore[attr-defined]
         optimizer.grad_scale = None  # type: ignore[attr-defined]

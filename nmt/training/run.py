@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from nmt.checkpoint.start import Start, begun_codec, read_start, transfer
+from nmt.checkpoint.start import Start, begun_codec, describe_names, read_start, transfer
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config, resolved_prepared_dir
 from nmt.config.loading import dump_config
@@ -25,6 +25,7 @@ from nmt.data.prepare import (
 from nmt.data.prepared_directory import describe_inputs
 from nmt.data.reading import input_roles
 from nmt.errors import ConfigError, DivergedError, IntegrityError, StorageError
+from nmt.model.parts import check_parts, freeze
 from nmt.model.summary import summarize
 from nmt.model.transformer import Transformer
 from nmt.storage.files import replace_file
@@ -65,6 +66,7 @@ def train(config: Config, stop: StopRequest, *, inspect: Inspection) -> int:
             saved = find_saved_run(store, team)
             begun = None if saved is None else saved.config
             config = with_precision(config, team.device, begun=begun)
+            check_parts(config.model, config.train.freeze)
             if saved is not None:
                 config = with_saved_choices(config, saved.config)
                 check_resumable(saved.config, config, directory=str(config.run_dir))
@@ -151,6 +153,7 @@ def build_trainer(
         state.started_from = start.record()
         logger.info("start: %s (SHA-256 %.12s)", *itemgetter("path", "sha256")(start.record()))
         logger.info("%s", transfer(start.loaded, model))
+    frozen = freeze(model, config.train.freeze)
     loss = TranslationLoss(model, smoothing=config.train.label_smoothing)
     first = make_batch(prepared.train, torch.zeros(1, dtype=torch.int64).numpy())
     updater = Updater(loss, config, team, idle_batch=first)
@@ -164,6 +167,8 @@ def build_trainer(
     )
     if saved is None:
         logger.info("%s", summarize(model))
+        if frozen:
+            logger.info("frozen: %s", describe_names(frozen))
         train = training_stream(config, prepared)
         probe(updater, config, train=train, validation=trainer.validator.batches())
     return trainer

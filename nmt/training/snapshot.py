@@ -117,8 +117,8 @@ def restore(updater: Updater, saved: SavedRun) -> None:
     with saved.directory.open(weights) as path:
         read_into(path, model.state_dict())
     if updater.average is not None:
-        named = dict(zip(updater.average.names, updater.average.values, strict=True))
+        averaged = dict(zip(updater.average.names, updater.average.values, strict=True))
         with saved.directory.open(MODEL) as path:
-            read_into(path, named)
+            read_into(path, {**model.state_dict(), **averaged})  # frozen weights are in both files
     with saved.directory.open(OPTIMIZER) as path:
         restore_optimizer(path, updater.optimizer, model.named_parameters())

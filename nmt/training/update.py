@@ -49,7 +49,7 @@ class Updater:
         self.device = processes.device
         train = config.train
         self.optimizer = torch.optim.Adam(
-            loss.parameters(),
+            trained_parameters(loss),
             lr=1.0,
             betas=(train.adam.beta1, train.adam.beta2),
             eps=train.adam.epsilon,
@@ -138,7 +138,7 @@ class Updater:
         norm = torch.nn.utils.get_total_norm(gradients)
         if self.config.train.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(
-                list(self.loss.parameters()), self.config.train.clip_norm, norm
+                trained_parameters(self.loss), self.config.train.clip_norm, norm
             )
         return norm
 
@@ -207,13 +207,18 @@ class Updater:
         return torch.where(bad.bool(), torch.zeros_like(own), own)
 
 
+def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are not frozen."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
 class Average:
-    """An exponential moving average of the weights, kept in float32."""
+    """An exponential moving average of the weights that are trained, kept in float32."""
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         self.decay = decay
-        self.parameters = list(model.parameters())
-        self.names = [name for name, _ in model.named_parameters()]
+        self.parameters = trained_parameters(model)
+        self.names = [name for name, value in model.named_parameters() if value.requires_grad]
         self.values = [parameter.detach().clone().float() for parameter in self.parameters]
 
     @torch.no_grad()

@@ -128,7 +128,7 @@ def test_a_killed_run_never_reads_its_start_again(
 
 
 def test_two_processes_start_and_resume_as_one(base: Path, tuned: Path, tmp_path: Path) -> None:
-    config = fresh(base, tmp_path)
+    config = fresh(base, tmp_path, settings(base, tmp_path, freeze=["encoder"]))
 
     def sabotage(rank: int) -> None:
         if rank == 1:
@@ -143,6 +143,33 @@ def test_two_processes_start_and_resume_as_one(base: Path, tuned: Path, tmp_path
     assert records(tmp_path / "run", "validation")[0]["loss"] == pytest.approx(
         records(tuned / "run", "validation")[0]["loss"], rel=1e-6
     )
+
+
+def test_a_killed_run_with_frozen_parts_resumes_exactly(base: Path, tmp_path: Path) -> None:
+    outcomes = []
+    for name in ("whole", "killed"):
+        directory = tmp_path / name
+        config = settings(base, directory, freeze=["encoder", "source_embedding"], ema=0.5)
+        path = fresh(base, directory, config)
+        if name == "killed":
+            assert train_in_child(path, partial(die_at_call, Updater, "step", 13)) == KILLED
+        assert train_in_child(path) == 0
+        outcomes.append(outcome(directory / "run"))
+    assert outcomes[0] == outcomes[1]
+    before = load_file(base / "run" / "best" / "model.safetensors")
+    for model in (newest(directory / "run"), directory / "run" / "average"):
+        after = load_file(model / "model.safetensors")
+        same = {name for name in before if torch.equal(before[name], after[name])}
+        assert same == {n for n in before if n.startswith(("encoder", "own_source_embedding"))}
+
+
+def test_an_unknown_part_is_refused_before_data_is_prepared(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = fresh(base, tmp_path, settings(base, tmp_path, freeze=["encodr"]))
+    assert train.main(["--config", str(config)]) == 2
+    assert "train.freeze: there is no part 'encodr'" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "prepared").exists()
 
 
 def test_other_kinds_of_attention_take_all_that_fits(

@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from nmt.ops.entmax import entmax as entmax_by_definition
 from nmt.ops.triton import rows as kernels
+from nmt.ops.triton.loss import FusedCrossEntropy
 
 WIDTHS = [20, 64, 512]
 COUNT = 37
@@ -132,3 +133,15 @@ def test_loss_of_a_row_with_nan_is_nan() -> None:
         logits, torch.tensor([1, 2, 3]), smoothing=0.1, factor=1.0, needs_gradient=False
     )
     assert loss.isnan().tolist() == [False, True, False]
+
+
+def test_a_frozen_output_layer_has_no_gradient() -> None:
+    hidden, weight = torch.randn(5, 8, requires_grad=True), torch.randn(11, 8)
+    gold = torch.randint(0, 11, (5,))
+    (exact,) = variables(hidden.detach())
+    expected = functional.cross_entropy(exact @ weight.double().t(), gold, reduction="sum")
+    expected.backward()
+    loss, _ = FusedCrossEntropy.apply(hidden, weight, gold, 0.0, True)
+    loss.backward()
+    assert close(loss, expected)
+    assert close(hidden.grad, exact.grad)

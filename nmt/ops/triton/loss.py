@@ -37,8 +37,10 @@ class FusedCrossEntropy(torch.autograd.Function):
         with torch.autocast(kind, enabled=False):
             hidden_c, weight_c = hidden.to(compute), weight.to(compute)
             rows = max(16, LOGITS_AT_ONCE // weight.shape[0])
+            grad_weight = None
             if needs_gradient:
                 grad_hidden = torch.empty_like(hidden_c)
+            if needs_gradient and ctx.needs_input_grad[1]:  # else it is frozen
                 grad_weight = weight.new_zeros(weight.shape, dtype=torch.float32)
             losses, likelihoods = [], []
             for start in range(0, len(hidden), rows):
@@ -51,6 +53,7 @@ class FusedCrossEntropy(torch.autograd.Function):
                 likelihoods.append(likelihood.sum(dtype=torch.float64))
                 if needs_gradient:
                     torch.mm(logits, weight_c, out=grad_hidden[start : start + rows])
+                if grad_weight is not None:
                     grad_weight += torch.mm(logits.t(), part)
         if needs_gradient:
             ctx.save_for_backward(grad_hidden, grad_weight)
@@ -66,7 +69,7 @@ class FusedCrossEntropy(torch.autograd.Function):
         hidden_type, weight_type = ctx.dtypes
         return (
             (grad_hidden * factor).to(hidden_type),
-            (grad_weight * factor).to(weight_type),
+            None if grad_weight is None else (grad_weight * factor).to(weight_type),
             None,
             None,
             None,
