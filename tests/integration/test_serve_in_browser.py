@@ -72,7 +72,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("page")
     options = []
     for seed, kind in enumerate(("rela-g", "softmax"), 1):
-        config = make_config(kind)
+        config = make_config(kind, max_length=20)
         config = replace(
             config, data=replace(config.data, tokenizer=TokenizerConfig("none", "none"))
         )
@@ -101,6 +101,15 @@ def test_typing_gives_a_translation(site: Site) -> None:
     site.page.click("#clear")
     site.page.wait(f"{OUTPUT} === ''")
     assert site.page.problems == []
+
+
+def test_a_line_that_is_too_long_is_named(site: Site) -> None:
+    long = " ".join(["dog"] * 25)
+    site.write(f"{LINE}\n{long}")
+    site.page.wait("!document.getElementById('notice').hidden")
+    assert site.page.texts("#notice") == ["Line 2: too long, its last 5 subwords are left out."]
+    site.page.click("#clear")
+    site.page.wait("document.getElementById('notice').hidden")
 
 
 def test_late_answers_are_dropped(site: Site) -> None:
@@ -236,14 +245,16 @@ def test_hostile_text_stays_text(site: Site) -> None:
 
 
 def test_a_file_is_translated_and_saved(site: Site, tmp_path: Path) -> None:
-    lines = ["", *random_lines(70, seed=4, longest=5), " ".join(HOSTILE)]
+    lines = ["", *random_lines(69, seed=4, longest=5), "cat " * 21, " ".join(HOSTILE)]
     text = "\r\n".join(lines) + "\r\n"
     (tmp_path / "mine.txt").write_bytes(text.encode())
     site.open()
     site.page.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     choose_file(site.page, tmp_path / "mine.txt")
     site.page.wait("!document.getElementById('file-save').hidden")
-    assert site.page.texts("#file-state") == ["mine.txt: 72 of 72 lines"]
+    assert site.page.texts("#file-state") == [
+        "mine.txt: 72 of 72 lines; too long, and cut: line 71"
+    ]
     site.page.click("#file-save")
     saved = tmp_path / "mine.de.txt"
     end = time.monotonic() + 30

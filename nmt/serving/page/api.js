@@ -55,7 +55,15 @@ async function askPatiently(path, fields, signal) {
   }
 }
 
-// Translations of lines, some at a time; `onSome` gets each group of [line, translation].
+// By the index of a line: what the server warns of.
+function readWarnings(warnings) {
+  return new Map(warnings.map((warning) => {
+    const [, text, message] = /^text (\d+): (?:line 1: )?(.*)$/s.exec(warning) ?? [null, 1, warning];
+    return [Number(text) - 1, message];
+  }));
+}
+
+// Translations of lines, some at a time; `onSome` gets each group of { line, text, warning }.
 export async function translateLines(lines, model, { signal, onSome }) {
   for (let start = 0; start < lines.length;) {
     let [end, size] = [start, 0];
@@ -65,7 +73,8 @@ export async function translateLines(lines, model, { signal, onSome }) {
     const some = lines.slice(start, end);
     const { name, source, target } = model;
     const answer = await askPatiently("translate", { q: some, model: name, source, target }, signal);
-    onSome(some.map((line, index) => [line, answer.translatedText[index]]), answer.warnings ?? []);
+    const warnings = readWarnings(answer.warnings ?? []);
+    onSome(some.map((line, index) => ({ line, text: answer.translatedText[index], warning: warnings.get(index) })));
     start = end;
   }
 }

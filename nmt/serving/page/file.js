@@ -51,7 +51,7 @@ export class FileTranslation {
     byId("file-stop").hidden = false;
     byId("file-save").hidden = true;
     byId("file-bar").max = Math.max(lines.texts.length, 1);
-    const done = [];
+    const [done, cut] = [[], []]; // translations, and numbers of lines that were too long
     const showProgress = (note = "") => {
       byId("file-bar").value = done.length;
       byId("file-state").textContent =
@@ -61,8 +61,13 @@ export class FileTranslation {
     try {
       await translateLines(lines.texts, model, {
         signal: request.signal,
-        onSome: (pairs) => { done.push(...pairs.map(([, text]) => text)); showProgress(); },
+        onSome: (found) => {
+          found.forEach(({ warning }, index) => { if (warning) cut.push(done.length + index + 1); });
+          done.push(...found.map(({ text }) => text));
+          showProgress();
+        },
       });
+      if (cut.length) showProgress(`; too long, and cut: line ${cut.join(", ")}`);
     } catch (error) {
       this.showProblem(error);
       showProgress(this.request === request ? ", then it was stopped" : "");

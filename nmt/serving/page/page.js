@@ -21,8 +21,9 @@ const state = {
   sourceSpans: [], // the words of this line in the mirror of the text field
   sourceStarts: [], // and their places in the line
   request: null, // what aborts the translation under way
+  pointed: "", // side and word under the pointer
 };
-const translations = new Map(); // "model line" -> translation
+const translations = new Map(); // model and line -> { text, warning }
 
 // ---- errors ----
 
@@ -36,10 +37,10 @@ function showProblem(error) {
 
 // ---- translating ----
 
-const cacheName = (line) => JSON.stringify([state.model.name, state.model.version, line]);
+const cacheName = (line, model = state.model) => JSON.stringify([model.name, model.version, line]);
 
-function remember(pairs) {
-  for (const [line, text] of pairs) translations.set(cacheName(line), text);
+function remember(found, model) {
+  for (const one of found) translations.set(cacheName(one.line, model), one);
   while (translations.size > CACHED) translations.delete(translations.keys().next().value);
 }
 
@@ -54,14 +55,15 @@ function later(milliseconds, action) {
 async function translate() {
   state.request?.abort();
   const request = (state.request = new AbortController());
+  const { model } = state;
   const texts = source.value.split("\n");
   reuseLines(texts);
   const missing = [...new Set(texts)].filter((text) => text.trim() && !translations.has(cacheName(text)));
   byId("output").ariaBusy = String(missing.length > 0);
   try {
-    await translateLines(missing, state.model, {
+    await translateLines(missing, model, {
       signal: request.signal,
-      onSome: (pairs) => { remember(pairs); showTranslations(); },
+      onSome: (found) => { remember(found, model); showTranslations(); },
     });
     showProblem(null);
     showTranslations();
@@ -88,10 +90,14 @@ function reuseLines(texts) {
 }
 
 function showTranslations() {
-  for (const line of state.lines) {
-    const text = line.source.trim() ? translations.get(cacheName(line.source)) : "";
-    if (text !== undefined) line.show(line.chosen ?? text);
-  }
+  const warnings = [];
+  state.lines.forEach((line, index) => {
+    const found = line.source.trim() ? translations.get(cacheName(line.source)) : { text: "" };
+    if (found) line.show(line.chosen ?? found.text);
+    if (found?.warning) warnings.push(`Line ${index + 1}: ${found.warning}.`);
+  });
+  byId("notice").textContent = warnings.join(" ");
+  byId("notice").hidden = !warnings.length;
   byId("copy").hidden = !navigator.clipboard || !source.value.trim();
 }
 
@@ -144,6 +150,7 @@ const lookSoon = later(LOOKING, async () => {
 function mirror() {
   const line = state.lines[state.active];
   state.sourceSpans = [];
+  state.pointed = "";
   if (!line?.details || source.value.split("\n")[state.active] !== line.source) {
     byId("mirror").textContent = `${source.value}\n`;
   } else {
@@ -161,7 +168,9 @@ function mirror() {
 // Mark a word and those on the other side that it is linked with. `side` is 0 for the source.
 function point(side, word) {
   const line = state.lines[state.active];
-  if (!line?.details) return;
+  const pointed = word === null ? "" : `${side} ${word}`;
+  if (!line?.details || pointed === state.pointed) return;
+  state.pointed = pointed;
   const sides = [state.sourceSpans, line.spans];
   for (const span of sides.flat()) span.classList.remove("pointed", "linked");
   if (word === null) {
@@ -295,7 +304,12 @@ function listenToOutput() {
     next.focus();
   });
   byId("copy").addEventListener("click", async () => {
-    await navigator.clipboard.writeText(translatedText());
+    try {
+      await navigator.clipboard.writeText(translatedText());
+    } catch {
+      showProblem(new UserError("The browser does not allow to copy: select the text instead."));
+      return;
+    }
     byId("copy").textContent = "Copied";
     setTimeout(() => { byId("copy").textContent = "Copy"; }, 1500);
   });
