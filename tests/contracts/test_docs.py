@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from support.pages import Block, blocks
 from support.project_scripts import load_script
 
 from nmt.training.resume import CHANGEABLE
@@ -18,6 +19,8 @@ from nmt.training.resume import CHANGEABLE
 PROJECT = Path(__file__).parents[2]
 PAGES = [*sorted((PROJECT / "docs").glob("*.md")), PROJECT / "README.md"]
 CODE = re.compile(r"^(```+).*?^\1$|`[^`\n]*`", flags=re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:\w+=\S+ )*(?:nmt-|pip |python|bash |torchrun|curl|docker|sbatch)", re.M)
+RUN = {"bash", "python", "yaml", "toml", "json"}  # by tests/integration/test_page_blocks.py
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 config_reference = load_script("config_reference")
@@ -78,6 +81,27 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
             assert target.is_relative_to(PROJECT / "docs"), f"{page.name}: {link}: {message}"
         if address.fragment:
             assert address.fragment in anchors(target), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_of_code_are_run_or_say_why_not(page: Path) -> None:
+    for block in blocks(page):
+        known = block.language in RUN or block.not_run or block.language in {"", "text"}
+        assert known, f"{block}: write `<!-- not run: REASON -->` before this block"
+        assert block.not_run or block.language in RUN or not COMMAND.search(block.text), (
+            f"{block}: begin it with ```bash; `<!-- not run: REASON -->` before it if it cannot run"
+        )
+
+
+def test_comments_say_what_becomes_of_a_block(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    text = "one\n\n<!-- not run: needs a GPU -->\n```bash\nnmt-train\n```\n"
+    page.write_text(f"{text}\n<!-- file: a.py -->\n\n```python\nx\n```\n\n```\nout\n```\n", "utf-8")
+    assert list(blocks(page)) == [
+        Block("page.md", 4, "bash", "nmt-train\n", not_run="needs a GPU"),
+        Block("page.md", 10, "python", "x\n", file="a.py"),
+        Block("page.md", 14, "", "out\n"),
+    ]
 
 
 def test_the_page_on_installation_names_all_extras() -> None:

@@ -1,33 +1,20 @@
 """Every command line of the README runs, in a copy of the project."""
 
-import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.pages import SMALLER, blocks, command_lines, run
 
 PROJECT = Path(__file__).parents[2]
-README = (PROJECT / "README.md").read_text(encoding="utf-8")
-# The README's own settings take minutes; these reach the same code in seconds.
-SMALLER = (
-    "train.max_updates=20 train.schedule.warmup=10 train.save_every=5 train.batch_tokens=512 "
-    "model.dim=32 model.encoder_layers=1 model.decoder_layers=1 model.feed_forward_dim=64 "
-    "data.subword.merges=200 data.workers=1 validate.sentences=10"
-)
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
-
-
+BLOCKS = list(blocks(PROJECT / "README.md"))
 COMMANDS = [
     line
-    for block in blocks("bash")
-    for line in block.replace("\\\n", " ").split("\n")
-    if line.strip() and not line.startswith("#")
+    for block in BLOCKS
+    if block.language == "bash" and not block.not_run
+    for line in command_lines(block)
 ]
 
 
@@ -47,19 +34,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generate = ["python", "recipes/demo/generate.py", "--output", "."]
     sizes = ["--train", "400", "--validation", "10", "--test", "4", "--noisy", "4"]
     run([*generate, *sizes], directory)
-    (mine,) = [block for block in blocks("yaml") if block.startswith("run_dir:")]
-    (directory / "mine.yaml").write_text(mine, encoding="utf-8")
+    (mine,) = [block for block in BLOCKS if block.text.startswith("run_dir:")]
+    (directory / "mine.yaml").write_text(mine.text, encoding="utf-8")
     return directory
-
-
-def run(command: list[str], directory: Path) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PATH"] = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{environment['PATH']}"
-    done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 def test_all_command_lines_run_in_order(copy: Path) -> None:
@@ -75,13 +52,12 @@ def test_all_command_lines_run_in_order(copy: Path) -> None:
             small = f" {SMALLER}" if command.startswith("nmt-train") else ""
             run(["bash", "-c", f"{command}{small}"], copy)
     assert (copy / "translated.de").read_bytes().count(b"\n") == 10
-    (program,) = blocks("python")
-    assert run([sys.executable, "-c", program], copy).count("\n") == 1
+    (program,) = [block for block in BLOCKS if block.language == "python"]
+    assert run([sys.executable, "-c", program.text], copy).count("\n") == 1
 
 
 def test_the_attention_example_is_a_config(copy: Path) -> None:
-    (example,) = [block for block in blocks("yaml") if block.startswith("model:")]
-    base = re.sub(r"^model:.*$", "", (copy / "mine.yaml").read_text(encoding="utf-8"), flags=re.M)
-    (copy / "example.yaml").write_text(base + example, encoding="utf-8")
+    (example,) = [block for block in BLOCKS if block.text.startswith("model:")]
+    (copy / "example.yaml").write_text(f"extends: mine.yaml\n{example.text}", encoding="utf-8")
     printed = run(["nmt-train", "--config", "example.yaml", "--print-config"], copy)
     assert "alpha: learned" in printed
