@@ -31,6 +31,7 @@ FREE = (
     "model.initial_score_scale",
     "model.attention",
     "data.subword.sample_pairs",
+    "data.subword.dropout",  # of the batches, not of the codec
 )
 CODEC_SETTINGS = ("source_language", "target_language", "tokenizer", "subword")
 SUBLAYERS = {
@@ -69,10 +70,13 @@ class Transfer:
     taken: list[str]
     drawn: list[str]  # of the model, without a counterpart in the start
     left_out: list[str]  # of the start, without a counterpart in the model
+    new_rows: dict[str, int]  # of tables that are longer than in the start
 
     def __str__(self) -> str:
         rows = {"taken": self.taken, "drawn": self.drawn, "left out": self.left_out}
-        return "\n".join(f"{name}: {describe_names(names)}" for name, names in rows.items())
+        lines = [f"{name}: {describe_names(names)}" for name, names in rows.items()]
+        lines += [f"drawn: {count} rows of {name}" for name, count in self.new_rows.items()]
+        return "\n".join(lines)
 
 
 def describe_names(names: Iterable[str]) -> str:
@@ -118,7 +122,7 @@ def start_codec(config: Config) -> StartCodec | None:
 
 def begun_codec(directory: Path, record: Mapping[str, Any]) -> StartCodec:
     """The codec of a run that has begun, from its checkpoint and what that says of the start."""
-    return StartCodec(Codec.load(directory), str(record["codec"]))
+    return StartCodec(Codec.load(directory), str(record["codec"]), is_extended=True)
 
 
 def codec_digest(files: Mapping[str, FileEntry]) -> str:
@@ -133,23 +137,27 @@ def transfer(start: LoadedModel, model: Transformer) -> Transfer:
     """
     given = start.model.state_dict()
     redrawn = changed_cores(start.config.model.attention, model)
-    taken = []
+    taken, new_rows = [], {}
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             if name in given and not name.startswith(redrawn):
                 copy_rows(tensor, given[name], name)
                 taken.append(name)
+                if len(tensor) > len(given[name]):
+                    new_rows[name] = len(tensor) - len(given[name])
     drawn = [name for name in model.state_dict() if name not in taken]
-    return Transfer(taken, drawn, [name for name in given if name not in taken])
+    left_out = [name for name in given if name not in taken]
+    return Transfer(taken, drawn, left_out, new_rows)
 
 
 def copy_rows(tensor: Tensor, given: Tensor, name: str) -> None:
-    """Copy a weight to a tensor of the same shape."""
-    if given.shape != tensor.shape:
+    """Copy a weight to a tensor of the same shape, or to the first rows of a longer table."""
+    is_longer = "." not in name and len(tensor) > len(given)  # of an extended vocabulary
+    if given.shape[1:] != tensor.shape[1:] or not (is_longer or len(tensor) == len(given)):
         raise ConfigError(
             f"{KEY}: {name} is {list(given.shape)} in the start, but {list(tensor.shape)} here"
         )
-    tensor.copy_(given)
+    tensor[: len(given)].copy_(given)
 
 
 def changed_cores(before: AttentionTypesConfig, model: Transformer) -> tuple[str, ...]:

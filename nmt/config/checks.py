@@ -264,6 +264,9 @@ def check_whole(config: Config) -> Iterator[Finding]:
             ("validate.corpus",),
         )
     yield from check_windows(config)
+    if config.data.extend_vocabulary is not None and config.train.start_from is None:
+        message = "there is no vocabulary to extend without train.start_from; leave it out"
+        yield Finding(message, ("data.extend_vocabulary",))
     yield from check_folders(config)
 
 

@@ -19,6 +19,7 @@ from nmt.config.limits import (
     NonNegativeFloat,
     NonNegativePieces,
     NonNegativeProcesses,
+    Pieces,
     Positive,
     PositiveFloat,
     Probability,
@@ -124,6 +125,8 @@ class DataConfig:
     max_ratio: NonNegativeFloat = 0.0  # longer side / shorter side; 0: any
     on_bad_line: Literal["error", "skip"] = "error"  # for invalid UTF-8, over-long or empty lines
     max_line_bytes: LineBytes = 1_000_000  # longer lines are bad lines
+    # most pieces that the vocabularies of train.start_from get for the new text; default: none
+    extend_vocabulary: Pieces | None = None
     prepared_dir: Path | None = None  # default: `prepared` in the run directory
     workers: NonNegativeProcesses = 0  # processes that encode text; 0: one per core
 

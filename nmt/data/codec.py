@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.config.limits import LANGUAGE_CODE
 from nmt.data.encoding_choice import choose_encoding
+from nmt.data.extension import extend_sides
 from nmt.data.learning import Counts, LearnedSide, learn_sides, sentencepiece_side, with_reserved
 from nmt.data.subword import BPE, LineSentencePiece, SentencePiece, Subword, WholeWords
 from nmt.data.text import SIDES, Side, read_text
@@ -292,6 +293,25 @@ class Codec:
     def reserved(self) -> tuple[str, ...]:
         """The symbols that are never split, on both sides."""
         return self.source.spec.reserved
+
+    def extended(self, counts: Mapping[Side, Counts], *, most: int) -> "Codec":
+        """This codec with up to `most` more pieces in each vocabulary, from new counts of words.
+
+        All pieces keep their ids, and text without a new piece is encoded as before.
+        """
+        reserved = frozenset(self.source.spec.reserved)
+        words = {
+            side: {word: count for word, count in counts[side].items() if word not in reserved}
+            for side in SIDES
+        }
+        learned, shared = extend_sides(
+            self._learned, words, joint=self._joint, shared=self._shared, most=most
+        )
+        specs: dict[Side, TokenizerSpec] = {
+            "source": self.source.spec,
+            "target": self.target.spec,
+        }
+        return Codec(specs, learned, kind=self._kind, joint=self._joint, shared=shared)
 
     def files(self) -> list[str]:
         """The names of the files that `save` writes."""

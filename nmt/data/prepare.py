@@ -58,6 +58,7 @@ class StartCodec:
 
     codec: Codec
     digest: str  # of its files in the directory of that model
+    is_extended: bool = False  # whether it has the pieces of `data.extend_vocabulary` already
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,8 @@ def settings_that_matter(config: Config, start: StartCodec | None = None) -> dic
     }
     if start is not None:
         settings[CODEC] = start.digest
+        if data.extend_vocabulary is not None:
+            settings["data.extend_vocabulary"] = data.extend_vocabulary
     corpora: dict[str, ParallelFiles] = {**train_roles(data), **validation_roles(data)}
     if tags := {role: corpus.tag for role, corpus in corpora.items() if corpus.tag is not None}:
         settings["tags"] = tags
@@ -280,7 +283,7 @@ def write_data(
     """Write the codec and the corpora; returns their description for the manifest."""
     data = config.data
     workers = data.workers or available_cores()
-    codec = start.codec if start is not None else learn_codec(config, total, workers=workers)
+    codec = make_codec(config, total, start, workers=workers)
     if unknown := sorted(set(data.reserved) - set(codec.reserved)):
         raise ConfigError(
             f"{unknown[0]} is no reserved symbol of the model in train.start_from, and no symbol "
@@ -296,9 +299,23 @@ def write_data(
     return {"corpora": {TRAIN: train, **validations}, "vocabulary": sizes}
 
 
-def learn_codec(config: Config, total: int, *, workers: int) -> Codec:
-    """Learn subwords and vocabularies from the training text, or from an even sample of it."""
-    data = config.data
+def make_codec(config: Config, total: int, start: StartCodec | None, *, workers: int) -> Codec:
+    """The codec of the start, extended if that is asked for, or one that is learned."""
+    most = config.data.extend_vocabulary
+    if start is None:
+        counts = count_words(config.data, total, workers=workers)
+        return Codec.from_counts(config.data, counts, shared_vocabulary=shared_vocabulary(config))
+    if most is None or start.is_extended:
+        return start.codec
+    codec = start.codec.extended(count_words(config.data, total, workers=workers), most=most)
+    for side in SIDES:
+        before, after = (len(getattr(it, side).vocabulary) for it in (start.codec, codec))
+        logger.info("%s vocabulary: %d new pieces after %d", side, after - before, before)
+    return codec
+
+
+def count_words(data: DataConfig, total: int, *, workers: int) -> Mapping[Side, Counter[str]]:
+    """The words of the training text, or of an even sample of it, on each side."""
     sample = min(data.subword.sample_pairs or total, total)
     pairs: Iterator[Pair] = chain.from_iterable(
         read_tagged(data, corpus, ReadStatistics()) for corpus in data.train
@@ -308,8 +325,7 @@ def learn_codec(config: Config, total: int, *, workers: int) -> Codec:
         pairs = evenly(pairs, sample, total)
     specs = tokenizer_specs(data)
     with progress_bar(total=sample, unit="pair", description="counting words") as bar:
-        counts = count_both_sides(pairs, specs, workers=workers, advance=bar.update)
-    return Codec.from_counts(data, counts, shared_vocabulary=shared_vocabulary(config))
+        return count_both_sides(pairs, specs, workers=workers, advance=bar.update)
 
 
 def encode_training(

@@ -22,6 +22,8 @@ from support.runs import (
 )
 
 from nmt.cli import prepare, train
+from nmt.data.codec import Codec
+from nmt.data.vocabulary import UNK
 from nmt.storage.hashing import file_sha256
 from nmt.training.saving import Saver
 from nmt.training.update import Updater
@@ -161,6 +163,59 @@ def test_a_killed_run_with_frozen_parts_resumes_exactly(base: Path, tmp_path: Pa
         after = load_file(model / "model.safetensors")
         same = {name for name in before if torch.equal(before[name], after[name])}
         assert same == {n for n in before if n.startswith(("encoder", "own_source_embedding"))}
+
+
+def test_new_pieces_get_rows_beside_the_old_ones(base: Path, tmp_path: Path) -> None:
+    """Also in a run that is killed, and that prepares its data again without the start."""
+    outcomes = []
+    for name in ("whole", "killed"):
+        directory = tmp_path / name
+        config = settings(base, directory, learning_rate=1e-9)
+        config["data"]["extend_vocabulary"] = 9
+        path = fresh(base, directory, config)
+        for file in (directory / "data").glob("other_*"):
+            text = file.read_text(encoding="utf-8").replace("klm", "жук")
+            file.write_text(text, encoding="utf-8")
+        if name == "killed":
+            shutil.copytree(base / "run", directory / "start")
+            text = path.read_text(encoding="utf-8").replace(str(base / "run"), "start")
+            path.write_text(text, encoding="utf-8")
+            assert train_in_child(path, partial(die_at_call, Updater, "step", 8)) == KILLED
+            shutil.rmtree(directory / "start")
+            shutil.rmtree(directory / "run" / "prepared")
+        assert train_in_child(path) == 0
+        outcomes.append(outcome(directory / "run"))
+        outcomes[-1]["state"]["started_from"].pop("path")
+    assert outcomes[0] == outcomes[1]
+    before = load_file(base / "run" / "best" / "model.safetensors")
+    model = newest(directory / "run")
+    after = load_file(model / "model.safetensors")
+    for table in ("target_embedding", "own_source_embedding"):
+        old, new = before[table], after[table]
+        assert len(old) < len(new) <= len(old) + 9
+        torch.testing.assert_close(new[: len(old)], old, rtol=0, atol=1e-6)
+        assert 0.1 < float(new[len(old) :].std()) * 4 < 2.0  # drawn from N(0, 1/16)
+    assert UNK not in Codec.load(model).source.encode("ab жук")
+
+
+def test_the_plan_names_the_start_and_frozen_parameters(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = fresh(base, tmp_path, settings(base, tmp_path, freeze=["embeddings"]))
+    assert train.main(["--config", str(path), "--plan", "model.attention.cross=softmax"]) == 0
+    plan = capsys.readouterr().out
+    best = base / "run" / "best"
+    assert f"{best}: 34 tensors are taken, 0 are drawn, 2 are left out" in plan
+    assert "7,680, of which 2,112 are frozen" in plan
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_vocabulary_is_not_extended_without_a_start(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = fresh(base, tmp_path, tiny_config(tmp_path))
+    assert train.main(["--config", str(path), "data.extend_vocabulary=9"]) == 2
+    assert "there is no vocabulary to extend without train.start_from" in capsys.readouterr().err
 
 
 def test_an_unknown_part_is_refused_before_data_is_prepared(

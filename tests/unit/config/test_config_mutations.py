@@ -107,9 +107,8 @@ def test_the_example_is_valid_and_sets_every_key():
     parse(EXAMPLE)
     of_other_kinds = {"data.subword.vocabulary_size", "data.subword.model"}
     of_other_packages = {"kinds"}  # tests/behaviour/test_outside_kind.py
-    of_starts = {
-        "train.start_from"
-    }  # makes required keys optional: tests/integration/test_fine_tuning.py
+    # These make required keys optional, or need them: tests/integration/test_fine_tuning.py.
+    of_starts = {"train.start_from", "data.extend_vocabulary"}
     named = {".".join(map(str, keys)) for keys in ALL_KEYS}
     named |= of_other_kinds | of_other_packages | of_starts
 
