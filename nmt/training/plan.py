@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from nmt.checkpoint.start import start_codec
+from nmt.checkpoint.start import Start, Transfer, read_start, transfer
 from nmt.config.config import Config
 from nmt.data.batching import make_batch
 from nmt.data.encoding_choice import choose_encoding, num_subwords
@@ -21,6 +21,7 @@ from nmt.data.mixture import Mixture, describe_mixture
 from nmt.data.prepare import Prepared, StartCodec, prepare
 from nmt.data.reading import TRAIN, count_pairs, evenly, read
 from nmt.data.text import SIDES, LineWriter, ReadStatistics
+from nmt.model.parts import check_parts, freeze
 from nmt.model.summary import summarize
 from nmt.model.transformer import Transformer
 from nmt.training.distributed import processes
@@ -34,6 +35,7 @@ from nmt.training.update import Updater
 SAMPLE = 20_000  # pairs that the data is judged by
 MEASURED_SECONDS = 1.0
 BYTES_PER_PARAMETER = 16  # weight, gradient and Adam's two moments, in float32
+BYTES_PER_FROZEN_PARAMETER = 4
 MOST_EPOCHS = 200
 FEWEST_UPDATES_PER_EPOCH = 10
 MOST_LEFT_OUT = 0.01
@@ -54,9 +56,8 @@ class TrainingPlan:
     validation_pairs: int  # of all validation corpora
     corpora: tuple[str, ...]  # a line on each training corpus, if there are several
     updates_per_epoch: float  # of the first epoch
-    parameters: int
+    measured: "MeasuredTraining"
     peak_bytes: int  # of this process, while it trained
-    seconds_per_update: float
 
     @property
     def epochs(self) -> float:
@@ -67,19 +68,23 @@ class TrainingPlan:
         train = self.config.train
         lengths = f"{self.source_tokens:.1f} and {self.target_tokens:.1f} subwords"
         vocabulary = f"{self.source_vocabulary:,} source, {self.target_vocabulary:,} target"
-        states = self.parameters * BYTES_PER_PARAMETER
+        parameters, frozen = self.measured.parameters, self.measured.frozen
+        states = (parameters - frozen) * BYTES_PER_PARAMETER + frozen * BYTES_PER_FROZEN_PARAMETER
+        seconds = self.measured.seconds_per_update
+        note = f", of which {frozen:,} are frozen" if frozen else ""
         rows = {
+            **({"start": self.measured.start} if self.measured.start else {}),
             "training pairs": f"{self.pairs:,}, {lengths} on average; {self.kept:.1%} are used",
             **{f"  {line.partition(': ')[0]}": line.partition(": ")[2] for line in self.corpora},
             "validation pairs": f"{self.validation_pairs:,}",
             "vocabulary": f"{vocabulary} (of a sample)",
-            "parameters": f"{self.parameters:,}",
+            "parameters": f"{parameters:,}{note}",
             "memory": f"{gigabytes(states)} for weights, gradients and Adam; the largest batch "
             f"adds to that (this process: {gigabytes(self.peak_bytes)} at its peak)",
             "updates": f"{train.max_updates:,}, of which {self.updates_per_epoch:,.0f} are an "
             f"epoch: {self.epochs:,.1f} epochs",
-            "time": f"{duration(train.max_updates * self.seconds_per_update)} at "
-            f"{self.seconds_per_update:.2f} s per update, validations not counted",
+            "time": f"{duration(train.max_updates * seconds)} at {seconds:.2f} s per update, "
+            "validations not counted",
         }
         lines = [f"{name:<18}{value}" for name, value in rows.items()]
         return "\n".join([*lines, *(f"warning: {text}" for text in warnings(self))])
@@ -94,7 +99,8 @@ def warnings(plan: TrainingPlan) -> Iterator[str]:
     """Settings that do not fit the data, each with what to do."""
     data, train, validate = plan.config.data, plan.config.train, plan.config.validate
     size = data.subword.merges if data.subword.kind == "bpe" else data.subword.vocabulary_size
-    if data.subword.kind != "none" and size >= 4 * num_subwords(plan.pairs):
+    is_learned = data.subword.kind != "none" and train.start_from is None
+    if is_learned and size >= 4 * num_subwords(plan.pairs):
         yield (
             f"data.subword: {size:,} subwords are many for {plan.pairs:,} pairs; "
             f"{num_subwords(plan.pairs):,} are usual"
@@ -138,12 +144,13 @@ def make_plan(config: Config) -> TrainingPlan:
     sizes = count_pairs(config.data, config.data.train, "reading training text")
     pairs = sum(sizes)
     config = replace(config, data=choose_encoding(config.data, pairs=pairs))
-    start = start_codec(config)
+    check_parts(config.model, config.train.freeze)
+    start = read_start(config)
     with tempfile.TemporaryDirectory(prefix="nmt-plan-") as name:
-        prepared = prepare_sample(config, Path(name), sizes, start)
+        codec = None if start is None else start.codec
+        prepared = prepare_sample(config, Path(name), sizes, codec)
         corpora, vocabulary = prepared.about["corpora"], prepared.about["vocabulary"]
         train = corpora["train"]
-        parameters, seconds = measure_training(config, prepared)
         return TrainingPlan(
             config=config,
             pairs=pairs,
@@ -157,9 +164,8 @@ def make_plan(config: Config) -> TrainingPlan:
             ),
             corpora=tuple(describe_mixture(Mixture.of(config.data.train, sizes))),
             updates_per_epoch=updates_per_epoch(config, prepared, scale=pairs / train["read"]),
-            parameters=parameters,
+            measured=measure_training(config, prepared, start),
             peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            seconds_per_update=seconds,
         )
 
 
@@ -186,8 +192,18 @@ def updates_per_epoch(config: Config, prepared: Prepared, *, scale: float) -> fl
     return max(len(batches) * scale / config.train.accumulate, 1.0)
 
 
-def measure_training(config: Config, prepared: Prepared) -> tuple[int, float]:
-    """The parameters of the model, and the seconds that an update takes after the first."""
+@dataclass(frozen=True)
+class MeasuredTraining:
+    """The model of a plan, and the time that its training takes."""
+
+    parameters: int
+    frozen: int  # of the parameters
+    start: str  # what the model takes from the one it starts from, if there is one
+    seconds_per_update: float  # after the first
+
+
+def measure_training(config: Config, prepared: Prepared, start: Start | None) -> MeasuredTraining:
+    """Build the model, and train it for a second."""
     with processes(config.train) as team:
         config = with_precision(config, team.device)
         model = Transformer(
@@ -195,6 +211,8 @@ def measure_training(config: Config, prepared: Prepared) -> tuple[int, float]:
             source_vocabulary_size=len(prepared.codec.source.vocabulary),
             target_vocabulary_size=len(prepared.codec.target.vocabulary),
         ).to(team.device)
+        taken = "" if start is None else describe_start(start, transfer(start.loaded, model))
+        frozen = freeze(model, config.train.freeze)
         loss = TranslationLoss(model, smoothing=config.train.label_smoothing)
         first = make_batch(prepared.train, torch.zeros(1, dtype=torch.int64).numpy())
         updater, state = Updater(loss, config, team, idle_batch=first), TrainingState()
@@ -205,4 +223,18 @@ def measure_training(config: Config, prepared: Prepared) -> tuple[int, float]:
         while (seconds := time.monotonic() - started) < MEASURED_SECONDS or count == 0:
             updater.run(next(updates), state).sums.cpu()
             count += 1
-        return summarize(model).total, seconds / count
+        named = dict(model.named_parameters())
+        return MeasuredTraining(
+            parameters=summarize(model).total,
+            frozen=sum(named[name].numel() for name in frozen),
+            start=taken,
+            seconds_per_update=seconds / count,
+        )
+
+
+def describe_start(start: Start, transfer: Transfer) -> str:
+    """The start, and the number of tensors that are taken from it, drawn and left out."""
+    return (
+        f"{start.loaded.path}: {len(transfer.taken)} tensors are taken, {len(transfer.drawn)} are "
+        f"drawn, {len(transfer.left_out)} are left out"
+    )
