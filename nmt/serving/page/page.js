@@ -218,6 +218,8 @@ function caretWord() {
 
 // ---- other translations ----
 
+const shareText = (share) => (share < 0.001 ? "below 0.1 %" : `${(100 * share).toFixed(1)} %`);
+
 function showOthers(line) {
   const nbest = line?.details?.nbest ?? [];
   byId("others").hidden = nbest.length < 2;
@@ -228,7 +230,7 @@ function showOthers(line) {
     button.dir = "auto";
     button.lang = state.model.target;
     button.ariaPressed = String(text === line.text);
-    return make("li", [button, make("span", `${(100 * Math.exp(log_probability)).toFixed(1)} %`, "share")]);
+    return make("li", [button, make("span", shareText(Math.exp(log_probability)), "share")]);
   }));
 }
 
