@@ -2,16 +2,17 @@
 
 import csv
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from support.fake_device import missing_for_fake_device
 
 from nmt.bench.roofline import Counts, recorded_counts
 
+MISSING = missing_for_fake_device()
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "tests" / "fake_cuda" / "run.py"
 TOLERANCE = 0.02  # one launch more is worse, but only this share less is better
@@ -25,7 +26,7 @@ QUICK = {
 }
 
 pytestmark = [
-    pytest.mark.skipif(shutil.which("g++") is None, reason="g++ builds the fake device"),
+    pytest.mark.skipif(MISSING is not None, reason=str(MISSING)),
     pytest.mark.timeout(900),
 ]
 

@@ -1,21 +1,21 @@
 """Search on a fake CUDA device: how often the host waits for it, and how much memory it takes."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fake_device import missing_for_fake_device
 
 SCRIPT = Path(__file__).parents[2] / "fake_cuda" / "decoding.py"
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    if shutil.which("g++") is None:
-        pytest.skip("the device guard is built with g++, which is not installed")
+    if (missing := missing_for_fake_device()) is not None:
+        pytest.skip(missing)
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("guard"))],
         capture_output=True,

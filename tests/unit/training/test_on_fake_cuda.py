@@ -1,13 +1,13 @@
 """Training on a CUDA device that only fake tensors can be on: types, copies and waits."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fake_device import missing_for_fake_device
 
 pytestmark = pytest.mark.timeout(900)  # a process of its own traces and builds
 
@@ -17,8 +17,8 @@ KINDS = ["softmax", "rela-g", "sparsemax", "entmax15", "entmax-learned"]
 
 def run_script(name: str, *arguments: str) -> dict[str, Any]:
     """What a script prints, in a process whose torch sees the device."""
-    if shutil.which("g++") is None:
-        pytest.skip("the device guard is built with g++, which is not installed")
+    if (missing := missing_for_fake_device()) is not None:
+        pytest.skip(missing)
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / name), *arguments],
         capture_output=True,
