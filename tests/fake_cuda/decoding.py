@@ -28,7 +28,6 @@ from nmt.decoding.devices import cast  # noqa: E402
 from nmt.decoding.ensemble import Member, TorchStep  # noqa: E402
 from nmt.decoding.memory import search_need  # noqa: E402
 from nmt.decoding.search import Symbols, search  # noqa: E402
-from nmt.decoding.search_record import penalty  # noqa: E402
 from nmt.model.transformer import Transformer  # noqa: E402
 
 CUDA = torch.device("cuda", 0)
@@ -136,9 +135,6 @@ def measure_all() -> dict[str, dict[str, int]]:
 
 
 def main() -> None:
-    for options in SEARCHES.values():  # numbers of real tensors, which fake ones do not have
-        for length in range(50):
-            penalty(length, options.length_penalty)
     found = {}
     with FakeTensorMode(), torch.no_grad():
         for name, options in SEARCHES.items():
