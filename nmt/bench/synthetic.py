@@ -16,7 +16,8 @@ from nmt.config.config import (
     TrainingCorpus,
 )
 from nmt.data.codec import Codec
-from nmt.data.corpus import CorpusWriter, EncodedCorpus, Integers, Tokens
+from nmt.data.corpus import CorpusWriter, EncodedCorpus, Tokens
+from nmt.data.ragged import Integers
 from nmt.data.text import SIDES, Side
 from nmt.data.vocabulary import EOS
 from nmt.storage.directories import seal

@@ -52,8 +52,8 @@ class AttentionOptions(Mapping[str, Mapping[str, Any]]):
 
 # The options that only some kinds of subwords have.
 SUBWORD_OPTIONS: dict[str, frozenset[str]] = {
-    "bpe": frozenset({"merges", "vocabulary_threshold"}),
-    "sentencepiece": frozenset({"vocabulary_size", "model"}),
+    "bpe": frozenset({"merges", "vocabulary_threshold", "dropout"}),
+    "sentencepiece": frozenset({"vocabulary_size", "model", "dropout"}),
     "none": frozenset({"vocabulary_size"}),
 }
 
@@ -92,6 +92,20 @@ class TokenizerConfig:
 
 
 @dataclass(frozen=True)
+class SubwordDropoutConfig:
+    """Random segmentations of the training text; a single number in YAML sets both sides.
+
+    For BPE it is the probability that a merge is left out. For the unigram model of sentencepiece
+    it is the alpha of sampling: the smaller, the more random. With 0 there is one segmentation.
+    """
+
+    shorthand: ClassVar[tuple[str, ...]] = ("source", "target")
+
+    source: Probability | None = None  # of the source side
+    target: Probability | None = None  # of the target side
+
+
+@dataclass(frozen=True)
 class SubwordConfig:
     """How words are split into subwords."""
 
@@ -109,6 +123,7 @@ class SubwordConfig:
     sample_pairs: NonNegative = 10_000_000  # pairs the subword model is learned from; 0: all
     # symbols such as <num> that are one piece each, wherever they stand in a text
     reserved: tuple[str, ...] = ()
+    dropout: SubwordDropoutConfig = SubwordDropoutConfig()
 
 
 @dataclass(frozen=True)

@@ -255,7 +255,8 @@ def _plain(value: Any) -> Any:
         for name in _foreign_options(type(value), values):
             if values[name] == keys[name].default(None):
                 del values[name]
-        plain = {name: _plain(v) for name, v in values.items() if v not in (None, {}, ())}
+        plain = {name: _plain(v) for name, v in values.items()}
+        plain = {name: v for name, v in plain.items() if v not in (None, {}, [])}
         names = _shorthand(type(value))
         first = plain.get(names[0]) if names else None
         if isinstance(first, str) and plain == dict.fromkeys(names, first):

@@ -15,14 +15,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmt.data.corpus import EncodedCorpus, Integers
+from nmt.data.corpus import EncodedCorpus
 from nmt.data.loss_inputs import PackedInputs, pack_inputs
 from nmt.data.mixture import Mixture
 from nmt.data.permutation import POSITION_BITS, Positions, parts, random_order, sorted_positions
+from nmt.data.ragged import Integers
+from nmt.data.sampling import MOST_GROWTH, SubwordSampling, even_cuts
 from nmt.data.shares import Share, divide
 from nmt.data.vocabulary import BOS, PAD
 
 Indices = npt.NDArray[np.int64]
+Padded = tuple[Integers, npt.NDArray[np.bool_]]  # ids and the mask of tokens
 
 LONGEST_SORTED = (1 << 16) - 1  # longer sentences are sorted as if they had this length
 
@@ -63,15 +66,21 @@ class Batch:
 
 def make_batch(corpus: EncodedCorpus, indices: npt.NDArray[np.integer[Any]]) -> Batch:
     """The pairs at `indices` of a corpus, padded to the longest sentence of each side."""
-    source, source_visible = corpus.padded("source", indices, padding=PAD)
-    target, target_visible = corpus.padded("target", indices, padding=PAD)
-    shifted = np.full_like(target, BOS)
-    shifted[:, 1:] = np.where(target_visible[:, 1:], target[:, :-1], PAD)
+    source = corpus.padded("source", indices, padding=PAD)
+    target = corpus.padded("target", indices, padding=PAD)
+    return batch_of(source, target, indices)
+
+
+def batch_of(source: Padded, target: Padded, indices: npt.NDArray[np.integer[Any]]) -> Batch:
+    """The batch of padded ids of both sides."""
+    (source_ids, source_visible), (target_ids, target_visible) = source, target
+    shifted = np.full_like(target_ids, BOS)
+    shifted[:, 1:] = np.where(target_visible[:, 1:], target_ids[:, :-1], PAD)
     return Batch(
-        source=torch.from_numpy(source),
+        source=torch.from_numpy(source_ids),
         source_visible=torch.from_numpy(source_visible),
         target_input=torch.from_numpy(shifted),
-        target_output=torch.from_numpy(target),
+        target_output=torch.from_numpy(target_ids),
         target_visible=torch.from_numpy(target_visible),
         indices=np.asarray(indices, dtype=np.int64),
         num_target_tokens=int(np.count_nonzero(target_visible)),
@@ -207,13 +216,22 @@ class Update(NamedTuple):
     following: StreamState  # where the next update begins
 
 
+class SampledShares(NamedTuple):
+    """The share of one process in an update with subword sampling."""
+
+    batches: list[Batch]
+    shares: list[Share]
+    tokens: int  # target tokens of the whole update
+
+
 @dataclass(frozen=True)
 class BatchStream:
     """The endless stream of batches of a corpus, which can start at any position.
 
     An update is `accumulate` consecutive batches of an epoch, or what is left at its end. With a
     `mixture` of corpora, an epoch also ends where another set of corpora begins to be used. Each of
-    `world_size` processes computes an equal share of its tokens; a batch can be divided by rows. A
+    `world_size` processes computes an equal share of its tokens; a batch can be divided by rows.
+    With `sampling`, sentences are segmented anew; batches and shares go by the plain lengths. A
     background thread makes `prefetch` batches in advance (0: no thread); the stream does not depend
     on it. With `pinned` it also packs the inputs of the loss in pinned memory, from which a GPU
     copies them.
@@ -223,6 +241,7 @@ class BatchStream:
     batch_tokens: int
     seed: int
     mixture: Mixture | None = None
+    sampling: SubwordSampling | None = None
     accumulate: int = 1
     rank: int = 0
     world_size: int = 1
@@ -272,16 +291,46 @@ class BatchStream:
                 rows = [plan[index] for index in range(position, end)]
                 pair_tokens = [source_lengths[row] + target_lengths[row] for row in rows]
                 shares = divide(pair_tokens, rank=self.rank, world_size=self.world_size)
-                batches = [
-                    make_batch(self.corpus, rows[batch][start:end]) for batch, start, end in shares
-                ]
-                tokens = sum(int(target_lengths[indices].sum()) for indices in rows)
                 done += 1
+                if self.sampling is None:
+                    batches = [
+                        make_batch(self.corpus, rows[batch][start:end])
+                        for batch, start, end in shares
+                    ]
+                    tokens = sum(int(target_lengths[indices].sum()) for indices in rows)
+                else:
+                    batches, shares, tokens = self._sample(self.sampling, done, rows, shares)
                 ended = end == len(plan) or done == border
                 following = StreamState(epoch + 1, 0) if ended else StreamState(epoch, end)
                 yield Update(epoch, position, batches, shares, tokens, following)
                 position = end
             epoch, position = epoch + 1, 0
+
+    def _sample(
+        self, sampling: SubwordSampling, update: int, rows: list[Indices], shares: list[Share]
+    ) -> SampledShares:
+        """The batches of an update whose sentences are segmented anew.
+
+        Each process samples all targets, as the tokens of the whole update are part of its loss.
+        """
+        batches, parts = [], []
+        targets = [
+            sampling.sample(
+                "target", self.corpus.ragged("target", own), update=update, batch=batch, row=0
+            )
+            for batch, own in enumerate(rows)
+        ]
+        for batch, start, end in shares:
+            indices = rows[batch][start:end]
+            target = targets[batch].rows(start, end)
+            plain = self.corpus.ragged("source", indices)
+            source = sampling.sample("source", plain, update=update, batch=batch, row=start)
+            longest = np.maximum(source.lengths, target.lengths)
+            for low, high in pairwise(even_cuts(longest, most=MOST_GROWTH * self.batch_tokens)):
+                padded = [side.rows(low, high).padded(PAD) for side in (source, target)]
+                batches.append(batch_of(padded[0], padded[1], indices[low:high]))
+                parts.append(Share(batch, start + low, start + high))
+        return SampledShares(batches, parts, sum(len(target.values) for target in targets))
 
 
 def pin_inputs(update: Update) -> Update:

@@ -66,6 +66,11 @@ class SideCodec:
         }
         self._cache: dict[str, tuple[int, ...]] = {}
 
+    @property
+    def reserved_ids(self) -> list[int]:
+        """The ids of the reserved symbols."""
+        return list(chain.from_iterable(self._reserved.values()))
+
     def encode(self, text: str) -> list[int]:
         """The ids of a raw line, with EOS at the end."""
         ids: list[int] = []
@@ -267,8 +272,9 @@ class Codec:
             both = Counter(counts["source"]) + Counter(counts["target"])
             shared = Vocabulary.build(both, max_pieces=subword.vocabulary_size)
         elif shared_vocabulary and subword.kind == "bpe":
-            source, target = (Counter(learned[side].counts) for side in SIDES)
-            shared = Vocabulary.build(source + target)
+            both = Counter(learned["source"].counts)
+            both.update(learned["target"].counts)  # which keeps pieces with the count 0
+            shared = Vocabulary.build(both)
         return cls(specs, learned, kind=subword.kind, joint=subword.joint, shared=shared)
 
     @classmethod

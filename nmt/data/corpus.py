@@ -15,12 +15,12 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 import numpy.typing as npt
 
+from nmt.data.ragged import Integers, Ragged
 from nmt.data.text import SIDES, Side
 from nmt.errors import DataError, IntegrityError
 from nmt.storage.hashing import file_sha256
 from nmt.storage.manifest import MANIFEST, SealedDirectory, file_identity, reading
 
-Integers = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 
@@ -172,6 +172,12 @@ class EncodedCorpus:
         if ids.max(initial=0) >= self._vocabulary_sizes[side]:
             raise IntegrityError(self._wrong(side, "ids beyond the vocabulary"))
         return ids, visible
+
+    def ragged(self, side: Side, indices: npt.NDArray[np.integer[Any]]) -> Ragged:
+        """The ids of sentences in a row."""
+        ids, visible = self.padded(side, indices, padding=0)
+        offsets = np.concatenate([[0], np.cumsum(visible.sum(axis=1))])
+        return Ragged(ids[visible], offsets)
 
     def _check_present(self) -> None:
         """Raise DataError for a truncated file: reading the lost part would kill the process."""

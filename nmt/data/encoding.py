@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from nmt.data.codec import Codec, SideCodec
-from nmt.data.corpus import Integers, Tokens, token_type
+from nmt.data.corpus import Tokens, token_type
+from nmt.data.ragged import Integers
 from nmt.data.text import EMPTY, SIDES, Pair, Side
 from nmt.data.tokenizer import TokenizerSpec, count_tokens, make_tokenizer
 from nmt.errors import DataError

@@ -41,7 +41,12 @@ def learn_sides(config: "SubwordConfig", counts: Mapping[Side, Counts]) -> dict[
     if config.kind == "bpe":
         merges = _models(config, counts, lambda words: learn_bpe(words, merges=config.merges))
         return {
-            side: _restrict(merges[side], counts[side], config.vocabulary_threshold)
+            side: _restrict(
+                merges[side],
+                counts[side],
+                config.vocabulary_threshold,
+                with_parts=bool(getattr(config.dropout, side)),
+            )
             for side in SIDES
         }
     if config.kind == "sentencepiece":
@@ -64,16 +69,20 @@ def _models(
     return {side: learn(counts[side]) for side in SIDES}
 
 
-def _restrict(bpe: BPE, counts: Counts, threshold: int) -> LearnedSide:
+def _restrict(bpe: BPE, counts: Counts, threshold: int, *, with_parts: bool) -> LearnedSide:
     """BPE that uses only single characters and pieces that are frequent enough on this side.
 
     Even without a threshold, a piece that this side does not have is split further. Otherwise new
-    words would become unknown pieces.
+    words would become unknown pieces. The pieces that frequent ones are merged from are added
+    `with_parts`: dropout makes them, even if the text has none of them otherwise.
     """
     pieces = count_pieces(bpe, counts)
     if threshold > 1:
         frequent = {piece for piece, count in pieces.items() if count >= threshold}
         pieces = count_pieces(BPE(bpe.merges, frequent), counts)
+    if with_parts:
+        for part in bpe.parts_of(pieces):
+            pieces[part] += 0
     spell_common_characters(pieces, least=max(threshold, COMMON_CHARACTER))
     vocabulary = Vocabulary.build(pieces)
     return LearnedSide(BPE(bpe.merges, vocabulary.counts), vocabulary.counts)

@@ -179,9 +179,13 @@ def settings_that_matter(config: Config, start: StartCodec | None = None) -> dic
     """The settings that the prepared data depends on, as they are read back from JSON."""
     data = config.data
     subword = asdict(data.subword)
-    del subword["reserved"]
+    del subword["reserved"], subword["dropout"]
     if data.reserved:  # data that was prepared before there were such symbols has no such entry
         subword["reserved"] = data.reserved
+    # Of dropout the vocabularies of BPE depend on the sides that have it, and nothing else.
+    dropped = [side for side in SIDES if getattr(data.subword.dropout, side)]
+    if dropped and data.subword.kind == "bpe":
+        subword["dropout"] = dropped
     settings = {
         "data.source_language": data.source_language,
         "data.target_language": data.target_language,

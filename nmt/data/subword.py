@@ -9,7 +9,7 @@ import io
 import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Literal, Protocol, Self
@@ -127,6 +127,31 @@ class BPE:
     def whole(self, word: str) -> str:
         """The last piece of a word without other pieces."""
         return escape(word)
+
+    def parts_of(self, pieces: Iterable[str]) -> set[str]:
+        """The pieces that other pieces are merged from, step by step."""
+        found: set[str] = set()
+        symbols = [
+            piece.removesuffix(CONTINUED) if piece.endswith(CONTINUED) else piece + WORD_END
+            for piece in pieces
+        ]
+        while symbols:
+            for symbol in self._bpe.bpe_codes_reverse.get(symbols.pop(), ()):
+                final = symbol.endswith(WORD_END)
+                piece = symbol.removesuffix(WORD_END) if final else symbol + CONTINUED
+                if piece not in found:
+                    found.add(piece)
+                    symbols.append(symbol)
+        return found
+
+    def pieces_of(self, symbol: str) -> list[str]:
+        """The pieces of a symbol of subword-nmt, which has `</w>` at the end of a word."""
+        final = symbol.endswith(WORD_END)
+        piece = symbol.removesuffix(WORD_END) if final else symbol + CONTINUED
+        pair = self._bpe.bpe_codes_reverse.get(symbol)
+        if pair is None or self._bpe.vocab is None or piece in self._bpe.vocab:
+            return [piece]
+        return [*self.pieces_of(pair[0]), *self.pieces_of(pair[1])]
 
     def words_of(self, pieces: Sequence[str]) -> list[int]:
         """A word ends with a piece without `@@`."""
@@ -266,6 +291,20 @@ class SentencePiece:
     def whole(self, word: str) -> str:
         """The first piece of a word without other pieces."""
         return WORD_START + escape(word)
+
+    def score(self, piece: str) -> float:
+        """The log-probability of a piece, or for BPE its rank, negated."""
+        return float(self._processor.get_score(self._processor.piece_to_id(piece)))
+
+    def is_byte(self, piece: str) -> bool:
+        """Whether this is the piece of a byte."""
+        return piece in self._byte_of
+
+    def spell(self, symbol: str) -> list[str]:
+        """A piece, or the bytes of a character that is none."""
+        if not self._processor.is_unknown(self._processor.piece_to_id(symbol)):
+            return [symbol]
+        return [f"<0x{byte:02X}>" for byte in symbol.encode()]
 
     def words_of(self, pieces: Sequence[str]) -> list[int]:
         """A word begins with a piece that begins with `▁`."""

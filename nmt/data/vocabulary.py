@@ -53,6 +53,11 @@ class Vocabulary:
         """The piece with an id, or the printed form of a control symbol."""
         return self._pieces[token_id]
 
+    @property
+    def pieces(self) -> list[str]:
+        """All pieces in the order of their ids; control symbols in their printed form."""
+        return self._pieces
+
     def encode(self, pieces: Iterable[str]) -> list[int]:
         """The ids of pieces; an unknown piece is UNK."""
         ids = self._ids

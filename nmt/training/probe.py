@@ -9,6 +9,7 @@ import torch
 
 from nmt.config.config import Config
 from nmt.data.batching import Batch, BatchStream, make_batch
+from nmt.data.sampling import MOST_GROWTH
 from nmt.errors import ConfigError
 from nmt.training.loss import TranslationLoss
 from nmt.training.update import Updater, is_out_of_memory, loss_inputs, trained_parameters
@@ -46,10 +47,14 @@ def probe(updater: Updater, config: Config, *, train: BatchStream, validation: l
 def largest_batches(stream: BatchStream) -> list[Batch]:
     """The batches that need most memory, of an epoch with each set of corpora.
 
+    Subword sampling makes batches grow up to a limit, so batches of that size are tried.
+
     That is the one with most activations, and the one with most scores, which some implementations
     of attention write to memory; often it is the same.
     """
     source, target = stream.corpus.source_lengths, stream.corpus.target_lengths
+    if stream.sampling is not None:
+        stream = replace(stream, batch_tokens=int(MOST_GROWTH * stream.batch_tokens))
     starts = [0] if stream.mixture is None else stream.mixture.starts()
     batches = [rows for done in starts for rows in stream.plan(0, done=done)]
     activations, scores = [], []

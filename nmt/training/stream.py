@@ -4,6 +4,7 @@ from nmt.config.config import Config
 from nmt.data.batching import BatchStream
 from nmt.data.mixture import Mixture
 from nmt.data.prepare import Prepared
+from nmt.data.sampling import SubwordSampling
 
 
 def training_stream(
@@ -21,6 +22,12 @@ def training_stream(
         batch_tokens=config.train.batch_tokens,
         seed=config.seed,
         mixture=Mixture.of(config.data.train, prepared.sizes),
+        sampling=SubwordSampling.of(
+            config.data.subword,
+            prepared.codec,
+            seed=config.seed,
+            max_length=config.data.max_length,
+        ),
         accumulate=config.train.accumulate,
         rank=rank,
         world_size=world_size,

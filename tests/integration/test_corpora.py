@@ -1,4 +1,4 @@
-"""Several corpora in one run: what is prepared, logged, refused, and resumed after a kill."""
+"""Several corpora with subword dropout: what is prepared, logged, refused, and resumed."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def corpora(directory: Path) -> dict[str, Any]:
                 "tag": "<noisy>",
             },
         ],
-        "subword": {"kind": "bpe", "merges": 20, "reserved": ["<num>"]},
+        "subword": {"kind": "bpe", "merges": 20, "reserved": ["<num>"], "dropout": 0.2},
     }
     return config
 

@@ -67,6 +67,9 @@ IMPOSSIBLE = [
     (['data.subword.reserved=[""]'], "expected a symbol without spaces such as <num>, got ''"),
     (["data.subword.reserved=[<num>, <b>, <num>]"], "<num> is given twice; remove one"),
     ([f"data.subword.reserved={'x' * 101}"], "data.subword.reserved: expected at most 100"),
+    (["data.subword={kind: none, dropout: 0.1}"], "it belongs to bpe, sentencepiece"),
+    (["data.subword.dropout=1"], "expected a number (at least 0 and below 1)"),
+    (["data.subword.dropout={source: 0.1, tgt: 0.1}"], "unknown key 'tgt'"),
     ([TWO.format("")], "data.train[1].name: a corpus of a list needs a name"),
     ([TWO.format("name: x")], "data.train[1].name: another corpus of data.train has the name x"),
     ([TWO.format("name: a/b")], "data.train[1].name: expected letters, digits, - and _, got 'a/b'"),
@@ -112,6 +115,8 @@ POSSIBLE = [
     ["data.subword.reserved=<num>"],
     [TWO.format("name: y, weight: 0.1, tag: <y>, from_update: 5, until_update: 9")],
     [GAP.replace("20", "10")],
+    ["data.subword.dropout=0.1"],
+    ["data.subword={kind: sentencepiece, dropout: {target: 0.1}}"],
 ]
 
 

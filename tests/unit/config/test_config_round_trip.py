@@ -20,6 +20,7 @@ from nmt.config.config import (
     ScheduleConfig,
     SublayerAttentionConfig,
     SubwordConfig,
+    SubwordDropoutConfig,
     TokenizerConfig,
     TrainConfig,
     TrainingCorpus,
@@ -80,6 +81,7 @@ subwords = (
         vocabulary_threshold=st.integers(0, 100),
         sample_pairs=st.integers(0, 10**12),
         reserved=st.sampled_from([(), ("<num>",), ("null", "1", "{x}", "~")]),
+        dropout=st.builds(SubwordDropoutConfig, *[st.none() | fraction] * 2),
     )
     | st.builds(
         SubwordConfig,

@@ -212,6 +212,14 @@ def test_a_shared_vocabulary_has_one_number_a_piece(kind: str) -> None:
             assert side.decode(side.encode(text)) == text
 
 
+def test_a_shared_vocabulary_spells_new_words() -> None:
+    """Characters that only BPE's spelling of new words needs have a count of 0."""
+    pairs = [("abab ab", "cdcd cd")] * 20
+    codec = Codec.learn(config("bpe"), pairs, shared_vocabulary=True)
+    assert UNK not in codec.source.encode("ba bb aab")
+    assert UNK not in codec.target.encode("dc dd ccd")
+
+
 def test_separate_vocabularies_hold_the_pieces_of_their_side() -> None:
     codec = Codec.learn(config("bpe"), PAIRS)
     assert codec.source.vocabulary != codec.target.vocabulary
