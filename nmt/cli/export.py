@@ -10,6 +10,7 @@ from pathlib import Path
 from nmt.cli import console
 from nmt.cli.arguments import add_choice, add_outside_kinds, add_path, check_new_directory
 from nmt.cli.pair_arguments import MODEL
+from nmt.errors import UserError
 
 logger = logging.getLogger("nmt.cli.export")
 
@@ -19,21 +20,23 @@ def build_parser() -> console.Parser:
     parser = console.Parser(
         prog="nmt-export",
         description="Write a model in the format of another program. CTranslate2 translates fast "
-        "on CPUs without torch, but all attention has to be softmax. The output directory holds "
+        "on CPUs without torch, but all attention has to be softmax. ONNX takes every attention "
+        "kind: an encoder, and a decoder step with a cache. The output directory holds "
         "the weights, the vocabularies, the files that turn text into subwords and back, and a "
         "README.md with a few lines of Python that translate. It appears complete or not at all.",
-        epilog="Exit codes: 0 done; 2 bad input, an attention kind other than softmax, or the "
-        "package ctranslate2 is missing (pip install 'nmt[ctranslate2]'); 3 no usable model; 4 "
-        "storage; 7 a damaged file.",
+        epilog="Exit codes: 0 done; 2 bad input, an attention kind that the format does not have, "
+        "or a package is missing (pip install 'nmt[ctranslate2]' or 'nmt[onnx]'); 3 no usable "
+        "model; 4 storage; 7 a damaged file.",
     )
     add_path(parser, "--model", MODEL, metavar="DIR", required=True)
     add_outside_kinds(parser)
-    parser.add_argument("--format", choices=["ctranslate2"], required=True, help="format to write")
+    choices = ["ctranslate2", "onnx"]
+    parser.add_argument("--format", choices=choices, required=True, help="format to write")
     meaning = "a directory that does not exist yet, or is empty"
     add_path(parser, "--output", meaning, metavar="DIR", required=True)
     meaning = (
-        "type of the weights: int8 needs a quarter of the space and is faster, but changes a few "
-        "translations"
+        "type of the weights: int8 (ctranslate2 only) needs a quarter of the space and is faster, "
+        "but changes a few translations"
     )
     add_choice(parser, "--quantization", ("float32", "int8"), meaning)
     return parser
@@ -46,9 +49,15 @@ def export(arguments: argparse.Namespace) -> None:
     from nmt.checkpoint.model_directory import load_model
     from nmt.checkpoint.selection import find_model
     from nmt.exchange.ctranslate2 import export_ctranslate2
+    from nmt.exchange.onnx import export_onnx
 
+    if arguments.quantization != "float32" and arguments.format != "ctranslate2":
+        raise UserError(f"--quantization {arguments.quantization}: expected float32 for ONNX")
     loaded = load_model(find_model(arguments.model))
-    export_ctranslate2(loaded, output, quantization=arguments.quantization)
+    if arguments.format == "onnx":
+        export_onnx(loaded, output)
+    else:
+        export_ctranslate2(loaded, output, quantization=arguments.quantization)
     logger.info("%s: %s in %s", output, loaded.path, arguments.quantization)
 
 

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "checkpoint": BASE | {"config", "storage", "data", "model"},
     "recipes": BASE | {"config", "storage", "data", "evaluation"},
 }
-MAY_IMPORT["exchange"] = MAY_IMPORT["checkpoint"] | {"checkpoint"}
+MAY_IMPORT["exchange"] = MAY_IMPORT["checkpoint"] | {"checkpoint", "ops"}
 MAY_IMPORT["decoding"] = MAY_IMPORT["checkpoint"] | {"checkpoint", "ops"}
 MAY_IMPORT["analysis"] = MAY_IMPORT["decoding"] | {"decoding"}
 MAY_IMPORT["training"] = MAY_IMPORT["decoding"] | {"decoding", "evaluation"}
