@@ -1,13 +1,16 @@
 """Trains tiny models with other toolkits and records their outputs, for the tests of nmt-import.
 
     python scripts/record_imports.py huggingface tests/unit/exchange/huggingface
+    python scripts/record_imports.py marian tests/unit/exchange/marian
 
-It needs the package transformers, which nmt itself does not need. Everything is drawn from one
-seed, and the files are small enough to be part of the repository.
+It needs the packages transformers and pymarian, which nmt itself does not need. Everything is drawn
+from one seed, and the files are small enough to be part of the repository.
 """
 
 import gzip
 import json
+import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -32,7 +35,7 @@ def read_lines(language: str, count: int) -> list[str]:
         return [line.rstrip("\n") for _, line in zip(range(count), file, strict=False)]
 
 
-def learn_pieces(lines: Sequence[str], path: Path) -> list[str]:
+def learn_pieces(lines: Sequence[str], path: Path, *, count: int = PIECES) -> list[str]:
     """A sentencepiece model with a small normalisation of its own; returns its pieces."""
     with tempfile.TemporaryDirectory() as name:
         rules, text = Path(name) / "rules.tsv", Path(name) / "text"
@@ -41,7 +44,7 @@ def learn_pieces(lines: Sequence[str], path: Path) -> list[str]:
         sentencepiece.SentencePieceTrainer.train(
             input=str(text),
             model_prefix=f"{name}/model",
-            vocab_size=PIECES,
+            vocab_size=count,
             normalization_rule_tsv=str(rules),
             eos_id=0,
             unk_id=1,
@@ -149,6 +152,89 @@ def huggingface_outputs(
     return found
 
 
+MARIAN_PIECES = 130
+MARIAN_BATCHES = 700
+CROSS_ENTROPY = re.compile(r"ce-mean-words : ([0-9.]+)")
+MARIAN_MODELS = {
+    "pieces": (
+        ".spm",
+        "--dim-emb 16 --enc-depth 1 --dec-depth 1 --transformer-dim-ffn 24 "
+        "--transformer-ffn-activation swish --tied-embeddings-all",
+    ),
+    # Marian decodes pre-norm models in another way than it trains them, so of this one only the
+    # cross-entropy is compared.
+    "words": (
+        ".yml",
+        "--dim-emb 8 --enc-depth 2 --dec-depth 1 --transformer-dim-ffn 12 "
+        "--transformer-ffn-activation relu --transformer-preprocess n "
+        "--transformer-postprocess da --transformer-postprocess-top n",
+    ),
+}
+
+
+def pymarian(*arguments: object, text: Sequence[str] = ()) -> str:
+    """Run a command of Marian; returns its output."""
+    command = [sys.executable, "-m", "pymarian", *map(str, arguments), "--cpu-threads", "1"]
+    data = "".join(f"{line}\n" for line in text)
+    done = subprocess.run(command, input=data, capture_output=True, text=True, check=True)
+    return done.stdout or done.stderr
+
+
+def record_marian(folder: Path) -> None:
+    """Transformers of Marian, and what it does with them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sources, targets = (read_lines(language, 1000) for language in ("en", "de"))
+    learn_pieces([*sources, *targets], folder / "both.spm", count=MARIAN_PIECES)
+    recorded: dict[str, Any] = {"lines": [*sources[:SENTENCES], ODD[0]]}
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        for language, lines in (("en", sources), ("de", targets)):
+            (work / language).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for model, (suffix, options) in MARIAN_MODELS.items():
+            sides = ["both", "both"] if suffix == ".spm" else ["source", "target"]
+            vocabularies = [folder / f"{side}{suffix}" for side in sides]
+            file = work / "model.npz"
+            log = pymarian(
+                *("train", "--type", "transformer", "-m", file, "-v", *vocabularies),
+                *("-t", work / "en", work / "de", "--dim-vocabs", MARIAN_PIECES, MARIAN_PIECES),
+                *("--valid-sets", work / "en", work / "de", "--valid-metrics", "ce-mean-words"),
+                *("--valid-freq", MARIAN_BATCHES, "--after-batches", MARIAN_BATCHES),
+                *("--mini-batch", 32, "--learn-rate", 0.01, "--seed", 1, "--overwrite"),
+                *("--workspace", 200, "--transformer-heads", 2),
+                *options.split(),
+            )
+            recorded[f"{model}: cross-entropy"] = float(CROSS_ENTROPY.findall(log)[-1])
+            for path in vocabularies if suffix == ".yml" else ():
+                shorten(path)
+            file.replace(folder / f"{model}.npz")
+            recorded[model] = marian_outputs(
+                folder / f"{model}.npz", vocabularies, recorded["lines"]
+            )
+            for left in work.glob("model.npz*"):
+                left.unlink()
+    write_record(folder, recorded)
+
+
+def shorten(vocabulary: Path) -> None:
+    """Keep a few words more than the model knows."""
+    lines = vocabulary.read_text(encoding="utf-8").splitlines()
+    vocabulary.write_text("\n".join(lines[: MARIAN_PIECES + 5]) + "\n", encoding="utf-8")
+
+
+def marian_outputs(model: Path, vocabularies: Sequence[Path], lines: Sequence[str]) -> Any:
+    """The best translation of each line with a beam of 3, and its log probability."""
+    printed = pymarian(
+        *("decode", "-m", model, "-v", *vocabularies, "-b", 3, "-n", 0, "--n-best"),
+        *("--max-length-factor", 10, "--quiet", "--quiet-translation", "--workspace", 200),
+        text=lines,
+    )
+    best: dict[int, Any] = {}
+    for line in printed.splitlines():
+        number, text, score, _ = (part.strip() for part in line.split("|||"))
+        best.setdefault(int(number), [text, float(score.partition("=")[2])])
+    return [best[number] for number in range(len(lines))]
+
+
 def write_record(folder: Path, recorded: dict[str, Any]) -> None:
     """Write recorded.json."""
     text = json.dumps(recorded, indent=1, ensure_ascii=False)
@@ -156,4 +242,4 @@ def write_record(folder: Path, recorded: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    {"huggingface": record_huggingface}[sys.argv[1]](Path(sys.argv[2]))
+    {"huggingface": record_huggingface, "marian": record_marian}[sys.argv[1]](Path(sys.argv[2]))

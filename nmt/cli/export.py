@@ -21,16 +21,17 @@ def build_parser() -> console.Parser:
         prog="nmt-export",
         description="Write a model in the format of another program. CTranslate2 translates fast "
         "on CPUs without torch, but all attention has to be softmax. ONNX takes every attention "
-        "kind: an encoder, and a decoder step with a cache. The output directory holds "
-        "the weights, the vocabularies, the files that turn text into subwords and back, and a "
-        "README.md with a few lines of Python that translate. It appears complete or not at all.",
+        "kind: an encoder, and a decoder step with a cache. MarianMTModel.from_pretrained of "
+        "Hugging Face loads the folder of a softmax model with post-norm. The output directory "
+        "holds the weights, the vocabularies, the files that turn text into subwords and back, and "
+        "a README.md with a few lines of Python that translate. It appears complete or not at all.",
         epilog="Exit codes: 0 done; 2 bad input, an attention kind that the format does not have, "
         "or a package is missing (pip install 'nmt[ctranslate2]' or 'nmt[onnx]'); 3 no usable "
         "model; 4 storage; 7 a damaged file.",
     )
     add_path(parser, "--model", MODEL, metavar="DIR", required=True)
     add_outside_kinds(parser)
-    choices = ["ctranslate2", "onnx"]
+    choices = ["ctranslate2", "huggingface", "onnx"]
     parser.add_argument("--format", choices=choices, required=True, help="format to write")
     meaning = "a directory that does not exist yet, or is empty"
     add_path(parser, "--output", meaning, metavar="DIR", required=True)
@@ -49,13 +50,18 @@ def export(arguments: argparse.Namespace) -> None:
     from nmt.checkpoint.model_directory import load_model
     from nmt.checkpoint.selection import find_model
     from nmt.exchange.ctranslate2 import export_ctranslate2
+    from nmt.exchange.huggingface_export import export_huggingface
     from nmt.exchange.onnx import export_onnx
 
     if arguments.quantization != "float32" and arguments.format != "ctranslate2":
-        raise UserError(f"--quantization {arguments.quantization}: expected float32 for ONNX")
+        raise UserError(
+            f"--quantization {arguments.quantization}: expected float32 for {arguments.format}"
+        )
     loaded = load_model(find_model(arguments.model))
     if arguments.format == "onnx":
         export_onnx(loaded, output)
+    elif arguments.format == "huggingface":
+        export_huggingface(loaded, output)
     else:
         export_ctranslate2(loaded, output, quantization=arguments.quantization)
     logger.info("%s: %s in %s", output, loaded.path, arguments.quantization)

@@ -31,12 +31,18 @@ def build_parser() -> console.Parser:
         type=Path,
         metavar="PATH",
         help="huggingface: the folder with config.json, model.safetensors, vocab.json, source.spm "
-        "and target.spm",
+        "and target.spm; marian: the .npz file",
     )
-    choices = ["huggingface"]
+    choices = ["huggingface", "marian"]
     parser.add_argument("--format", choices=choices, required=True, help="format to read")
     meaning = "a directory that does not exist yet, or is empty"
     add_path(parser, "--output", meaning, metavar="DIR", required=True)
+    add_path(
+        parser,
+        "--vocabs",
+        "marian: vocabularies of both sides, as sentencepiece models (.spm) or ids of words (.yml)",
+        nargs=2,
+    )
     for side in ("source", "target"):
         parser.add_argument(
             f"--{side}-language",
@@ -50,15 +56,20 @@ def run(arguments: argparse.Namespace) -> None:
     """Check the output directory, read the other model and write ours."""
     output = Path(os.path.abspath(arguments.output))
     check_new_directory(output)
+    if (arguments.format == "marian") != (arguments.vocabs is not None):
+        raise UserError("--vocabs: expected for --format marian, and for no other format")
     if not arguments.path.exists():
         raise UserError(f"{arguments.path}: not found")
+    from nmt.data.text import Side
     from nmt.exchange.huggingface import import_huggingface
+    from nmt.exchange.marian import import_marian
 
-    import_huggingface(
-        arguments.path,
-        output,
-        languages={"source": arguments.source_language, "target": arguments.target_language},
-    )
+    languages: dict[Side, str | None]
+    languages = {"source": arguments.source_language, "target": arguments.target_language}
+    if arguments.format == "huggingface":
+        import_huggingface(arguments.path, output, languages=languages)
+    else:
+        import_marian(arguments.path, arguments.vocabs, output, languages=languages)
     logger.info("%s: %s in a model directory of nmt", output, arguments.path)
 
 

@@ -334,6 +334,10 @@ class SentencePiece:
 class LineSentencePiece(SentencePiece):
     """The sentencepiece model of another toolkit; it splits whole lines and normalises them."""
 
+    def all_pieces(self) -> list[str]:
+        """The pieces in the order of the model's own ids, control symbols among them."""
+        return [self._processor.id_to_piece(number) for number in range(len(self._processor))]
+
     def split(self, word: str) -> list[str]:
         """The pieces of a line."""
         pieces: list[str] = self._processor.encode(word, out_type=str)

@@ -37,7 +37,7 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH"}
 def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quantization) -> None:
     """Create the directory `output`, which must not exist (or be empty)."""
     require_package("ctranslate2", extra="ctranslate2", purpose="--format ctranslate2")
-    check_attention(loaded.model.config, name=str(loaded.path))
+    check_attention(loaded.model.config, name=str(loaded.path), program="CTranslate2")
     controls = control_names(loaded.codec.source.vocabulary, loaded.codec.target.vocabulary)
     spec = make_spec(loaded, controls)
     spec.validate()
@@ -51,8 +51,8 @@ def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quant
         (directory / README).write_bytes(readme(controls, shared=shared).encode())
 
 
-def check_attention(config: ModelConfig, *, name: str) -> None:
-    """Reject a model with an attention kind that CTranslate2 does not have."""
+def check_attention(config: ModelConfig, *, name: str, program: str) -> None:
+    """Reject a model with an attention kind that another program does not have."""
     kinds = config.attention
     sublayers = [
         *(("encoder_self", kinds.encoder_self, layer) for layer in range(config.encoder_layers)),
@@ -63,8 +63,8 @@ def check_attention(config: ModelConfig, *, name: str) -> None:
         kind = attention.at(layer).kind
         if kind != "softmax":
             raise UserError(
-                f"{name}: model.attention.{sublayer}, layer {layer}: CTranslate2 has softmax "
-                f"attention only, got {kind}; translate with nmt-translate instead"
+                f"{name}: model.attention.{sublayer}, layer {layer}: {program} has softmax "
+                f"attention only, got {kind}; export it to ONNX, or translate with nmt-translate"
             )
 
 

@@ -1,7 +1,7 @@
 """MarianMT models of Hugging Face's transformers: a folder of config, weights and vocabularies."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nmt.config.config import ModelConfig
+from nmt.config.limits import MAX_POSITIONS
 from nmt.config.search_options import DecodeConfig
 from nmt.data.codec import Codec
 from nmt.data.learning import LearnedSide
@@ -28,6 +29,7 @@ from nmt.exchange.importing import (
     take_rows,
     write_model,
 )
+from nmt.model.embeddings import sinusoids
 from nmt.storage.tensors import TensorFile, open_tensors
 
 WEIGHTS = "model.safetensors"
@@ -40,6 +42,7 @@ ACTIVATIONS: Mapping[str, Literal["relu", "gelu", "swish"]] = {
     "swish": "swish",
     "silu": "swish",
 }
+WAVELENGTHS: tuple[Literal["exclusive", "inclusive"], ...] = ("exclusive", "inclusive")
 # Our parts of a layer, and the parts there that are side by side in them.
 LAYER_PARTS = {
     "self_attention.query_key_value": tuple(f"self_attn.{x}_proj" for x in "qkv"),
@@ -53,10 +56,10 @@ LAYER_PARTS = {
     "feed_forward.output": ("fc2",),
     "feed_forward_residual.norm": ("final_layer_norm",),
 }
+POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 # Tensors that repeat others, or that are computed.
 REPEATED = (
-    "model.encoder.embed_positions.weight",
-    "model.decoder.embed_positions.weight",
+    *POSITIONS,
     "model.shared.weight",
     "model.encoder.embed_tokens.weight",
     "model.decoder.embed_tokens.weight",
@@ -131,7 +134,7 @@ def import_huggingface(folder: Path, output: Path, *, languages: Mapping[Side, s
     config = import_config(
         model,
         read_decode_config(settings),
-        languages={side: getattr(codec, side).spec.language for side in SIDES},
+        codec,
         max_length=settings.get("max_position_embeddings", int, 512),
         name=str(settings.path),
         output=output,
@@ -146,6 +149,7 @@ def import_huggingface(folder: Path, output: Path, *, languages: Mapping[Side, s
         raise DataError(f"{folder / WEIGHTS}: not found; expected the weights of a MarianMT model")
     with open_tensors(folder / WEIGHTS) as file:
         tensors = FolderTensors(file, str(folder / WEIGHTS))
+        config = replace(config, model=with_positions(config.model, tensors))
         weights = read_weights(tensors, config.model, codec, vocabularies)
         tensors.check_all_taken()
     write_model(output, config, codec, weights)
@@ -230,15 +234,21 @@ def read_codec(
             raise DataError(f"{files[side]}: expected {expected} pieces ({size}), got {len(ids)}")
         start, end = (settings.get(f"{name}_token_id", int) for name in ("decoder_start", "eos"))
         pieces = {number: piece for piece, number in ids.items() if type(number) is int}
-        if start not in pieces or end not in pieces or start != settings.values.get("pad_token_id"):
+        padding = settings.get("pad_token_id", int)
+        if not {start, end, padding} <= pieces.keys() or end in (start, padding):
             raise DataError(
-                f"{settings.path}: expected decoder_start_token_id to be pad_token_id, and it and "
-                f"eos_token_id to be ids of {files[side].name}"
+                f"{settings.path}: expected decoder_start_token_id, eos_token_id and pad_token_id "
+                f"to be ids of {files[side].name}, and the end to be another one"
             )
         unknown = tokenizer.get("unk_token", "<unk>")
         unknown = unknown if isinstance(unknown, str) else "<unk>"
         vocabularies[side] = read_vocabulary(
-            ids, str(files[side]), start=pieces[start], end=pieces[end], unknown=unknown
+            ids,
+            str(files[side]),
+            start=pieces[start],
+            end=pieces[end],
+            unknown=unknown,
+            padding=None if padding == start else pieces[padding],
         )
     specs, learned = {}, {}
     for side, key in (("source", "source_lang"), ("target", "target_lang")):
@@ -250,6 +260,23 @@ def read_codec(
     shared = None if separate else vocabularies["source"].vocabulary()
     codec = Codec(specs, learned, kind="line_sentencepiece", joint=False, shared=shared)
     return codec, vocabularies
+
+
+def with_positions(config: ModelConfig, tensors: FolderTensors) -> ModelConfig:
+    """The config with the wavelengths of the positions that a file holds, if it does."""
+    for name in POSITIONS:
+        if name not in tensors.file.specs:
+            continue
+        rows = (*tensors.file.specs[name].shape, 0)[0]
+        table = tensors.take(name, (min(rows, MAX_POSITIONS + 1), config.dim))
+        for wavelengths in WAVELENGTHS:
+            config = replace(config, position_wavelengths=wavelengths)
+            ours = sinusoids(torch.arange(len(table)), config)
+            if torch.allclose(ours, table, atol=1e-3):
+                break
+        else:
+            raise DataError(f"{tensors.name}: {name}: expected sinusoids, got other numbers")
+    return config
 
 
 def read_weights(

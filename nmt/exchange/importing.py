@@ -27,8 +27,7 @@ from nmt.config.config import (
 from nmt.config.limits import MAX_PIECES
 from nmt.config.loading import dump_config, parse_config
 from nmt.config.search_options import DecodeConfig
-from nmt.data.codec import Codec
-from nmt.data.text import Side
+from nmt.data.codec import Codec, LineCodec
 from nmt.data.vocabulary import CONTROL, Vocabulary
 from nmt.errors import DataError
 from nmt.model.transformer import Transformer
@@ -50,11 +49,12 @@ class ForeignVocabulary:
     start: int  # ABSENT: the decoder starts with an embedding of zeros
     end: int
     unknown: int
+    padding: int = ABSENT
 
     @property
     def rows(self) -> tuple[int, ...]:
         """The id in the other toolkit of each of our ids."""
-        symbols = (ABSENT, self.start, self.end, self.unknown)
+        symbols = (self.padding, self.start, self.end, self.unknown)
         return *symbols, *(row for row in range(len(self.pieces)) if row not in symbols)
 
     def vocabulary(self) -> Vocabulary:
@@ -63,7 +63,13 @@ class ForeignVocabulary:
 
 
 def read_vocabulary(
-    ids: Mapping[str, Any], name: str, *, start: str | None, end: str, unknown: str
+    ids: Mapping[str, Any],
+    name: str,
+    *,
+    start: str | None,
+    end: str,
+    unknown: str,
+    padding: str | None = None,
 ) -> ForeignVocabulary:
     """A vocabulary whose ids are 0 to the number of pieces - 1, each once."""
     if not 0 < len(ids) <= MAX_PIECES:
@@ -78,6 +84,7 @@ def read_vocabulary(
         start=ABSENT if start is None else ids[start],
         end=ids[end],
         unknown=ids[unknown],
+        padding=ABSENT if padding is None else ids[padding],
     )
 
 
@@ -115,8 +122,8 @@ def shape_of_model(config: ModelConfig, codec: Codec) -> dict[str, tuple[int, ..
 def import_config(
     model: ModelConfig,
     decode: DecodeConfig,
+    codec: Codec,
     *,
-    languages: Mapping[Side, str],
     max_length: int,
     name: str,
     output: Path,
@@ -130,12 +137,15 @@ def import_config(
     config = Config(
         run_dir=output,
         data=DataConfig(
-            source_language=languages["source"],
-            target_language=languages["target"],
+            source_language=codec.source.spec.language,
+            target_language=codec.target.spec.language,
             train=(TrainingCorpus(*train),),
             validation=(ParallelFiles(*validation),),
             tokenizer=TokenizerConfig("none", "none"),
-            subword=SubwordConfig("sentencepiece"),
+            subword=SubwordConfig(
+                "sentencepiece" if isinstance(codec.source, LineCodec) else "none",
+                vocabulary_size=len(codec.target.vocabulary),
+            ),
             max_length=max_length,
         ),
         model=model,

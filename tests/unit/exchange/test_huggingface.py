@@ -138,6 +138,7 @@ def only_pickle(folder: Path) -> None:
     (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
 
 
+TABLE = "model.decoder.embed_positions.weight"
 NORM = "model.encoder.layers.1.final_layer_norm.bias"
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "bart": (lambda x: change_config(x, model_type="bart"), "expected marian, got 'bart'"),
@@ -148,7 +149,11 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "many": (lambda x: change_config(x, encoder_layers=10**9), "encoder_layers"),
     "width": (lambda x: change_config(x, d_model=10**9), "model.dim"),
     "text": (lambda x: change_config(x, d_model="16"), "d_model: expected int, got '16'"),
-    "start": (lambda x: change_config(x, decoder_start_token_id=0), "to be pad_token_id"),
+    "start": (lambda x: change_config(x, decoder_start_token_id=0), "the end to be another one"),
+    "positions": (
+        lambda x: change_weights(x, lambda w: w.update({TABLE: torch.ones(20, 16)})),
+        "embed_positions.weight: expected sinusoids",
+    ),
     "size": (lambda x: change_config(x, vocab_size=77), "expected 77 pieces"),
     "pickle": (only_pickle, "safe_serialization=True"),
     "no weights": (lambda x: (x / WEIGHTS).unlink(), "model.safetensors: not found"),

@@ -120,5 +120,5 @@ def test_eight_bits_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
     model = write_model(tmp_path / "model", seed=1)
     arguments = ["--model", str(model), "--format", "onnx", "--output", str(tmp_path / "x")]
     assert main([*arguments, "--quantization", "int8"]) == 2
-    assert "expected float32 for ONNX" in capsys.readouterr().err
+    assert "expected float32 for onnx" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["model"]

@@ -1,0 +1,122 @@
+"""Arrays of NumPy's .npz files, read with limits and without unpickling anything."""
+
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
+
+from nmt.errors import DataError
+
+MAX_ARRAYS = 100_000
+MAX_ARRAY_BYTES = 1 << 34
+MAX_DIMENSIONS = 4
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+# float16 and the numbers of settings; a pickled object has the type O, which is not among them.
+TYPES = ("float32", "float16", "int8", "uint8", "int32")
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """The type and shape that the header of an array states."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    is_fortran: bool
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of its numbers."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass
+class Npz:
+    """The arrays of a file, and those that were taken."""
+
+    archive: zipfile.ZipFile
+    name: str
+    specs: dict[str, ArraySpec]
+    taken: set[str] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, path: Path, file: IO[bytes]) -> "Npz":
+        """The specs of all arrays; their numbers are read when they are taken."""
+        try:
+            archive = zipfile.ZipFile(file)
+            members = archive.infolist()
+            if len(members) > MAX_ARRAYS:
+                raise DataError(f"{path}: expected at most {MAX_ARRAYS} arrays")
+            specs = {
+                member.filename.removesuffix(".npy"): read_spec(archive, member, path)
+                for member in members
+            }
+        except (zipfile.BadZipFile, NotImplementedError, OSError, EOFError) as error:
+            raise DataError(f"{path}: not an .npz file, or damaged ({error!s:.100})") from None
+        if len(specs) != len(members):
+            raise DataError(f"{path}: an array comes twice")
+        return cls(archive, str(path), specs)
+
+    def array(self, key: str) -> Any:
+        """The numbers of an array, as its header describes them."""
+        spec = self.specs[key]
+        self.taken.add(key)
+        try:
+            with self.archive.open(f"{key}.npy") as file:
+                skip_header(file)
+                data = file.read(spec.num_bytes)
+        except (zipfile.BadZipFile, OSError, EOFError, KeyError, ValueError) as error:
+            raise DataError(f"{self.name}: {key}: cannot be read ({error!s:.100})") from None
+        if len(data) != spec.num_bytes:
+            raise DataError(f"{self.name}: {key}: expected {spec.num_bytes} bytes, got {len(data)}")
+        order: Any = "F" if spec.is_fortran else "C"
+        return np.frombuffer(data, spec.dtype).reshape(spec.shape, order=order)
+
+    def take(self, key: str, shape: Sequence[int]) -> Tensor:
+        """An array in float32; raises DataError if it is missing or has another shape."""
+        spec = self.specs.get(key)
+        if spec is None:
+            raise DataError(f"{self.name}: the tensor {key} is missing")
+        if spec.shape != tuple(shape) or not spec.dtype.startswith("float"):
+            raise DataError(
+                f"{self.name}: {key}: expected {list(shape)} floating-point numbers, got "
+                f"{spec.dtype} {list(spec.shape)}"
+            )
+        return torch.from_numpy(np.ascontiguousarray(self.array(key), dtype=np.float32).copy())
+
+
+def skip_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
+    """Shape, order and type by the header of an array; the file is then at its numbers."""
+    version = npy.read_magic(file)
+    if version not in HEADERS:
+        raise ValueError(f"version {version} of the format of arrays")
+    shape, is_fortran, dtype = HEADERS[version](file)
+    return shape, is_fortran, dtype
+
+
+def read_spec(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> ArraySpec:
+    """The checked header of an array; what it states has to be what the archive holds."""
+    name = member.filename
+    try:
+        with archive.open(member) as file:
+            shape, is_fortran, dtype = skip_header(file)
+    except (ValueError, SyntaxError, RuntimeError) as error:
+        raise DataError(f"{path}: {name!r:.80}: not an array ({error!s:.100})") from None
+    if dtype.name not in TYPES or not dtype.isnative:
+        raise DataError(f"{path}: {name!r:.80}: expected numbers, got the type {dtype!s:.40}")
+    if len(shape) > MAX_DIMENSIONS:
+        raise DataError(f"{path}: {name!r:.80}: expected at most {MAX_DIMENSIONS} dimensions")
+    spec = ArraySpec(dtype.name, tuple(map(int, shape)), is_fortran)
+    # A few bytes of a compressed archive can stand for very many: both sizes are looked at.
+    if min(spec.shape, default=0) < 0 or spec.num_bytes > min(member.file_size, MAX_ARRAY_BYTES):
+        raise DataError(
+            f"{path}: {name!r:.80}: its header states {list(spec.shape)!s:.80} {spec.dtype}, which "
+            f"the archive does not hold ({member.file_size} bytes)"
+        )
+    return spec
