@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from nmt.cli import console
 from nmt.cli.arguments import whole_number
@@ -52,19 +52,7 @@ def build_parser() -> console.SettingsParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "recipe_name", type=Path, metavar="RECIPE", help="NAME, or a folder recipes/NAME"
-    )
-    parser.add_argument(
-        "settings", nargs="*", metavar="section.key=value", help="settings for all runs"
-    )
-    # Lists of options end where settings begin, which argparse cannot know: see `table`.
-    parser.add_argument(
-        "--variants", nargs="+", default=[], metavar="NAME", help="rows, in order (default: all)"
-    )
-    parser.add_argument(
-        "--seeds", nargs="+", default=[], metavar="N", help="default: the one of the config"
-    )
+    add_grid(parser)
     parser.add_argument(
         "--baseline",
         metavar="NAME",
@@ -76,6 +64,28 @@ def build_parser() -> console.SettingsParser:
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="write the table there, not to standard output"
+    )
+    return parser
+
+
+def add_grid(parser: console.SettingsParser, *, recipe: Literal["?"] | None = None) -> None:
+    """The options that describe a grid; `recipe` is "?" where the recipe can be left out."""
+    parser.add_argument(
+        "recipe_name",
+        type=Path,
+        nargs=recipe,
+        metavar="RECIPE",
+        help="NAME, or a folder recipes/NAME",
+    )
+    parser.add_argument(
+        "settings", nargs="*", metavar="section.key=value", help="settings for all runs"
+    )
+    # Lists of options end where settings begin, which argparse cannot know: see `table`.
+    parser.add_argument(
+        "--variants", nargs="+", default=[], metavar="NAME", help="rows, in order (default: all)"
+    )
+    parser.add_argument(
+        "--seeds", nargs="+", default=[], metavar="N", help="default: the one of the config"
     )
     parser.add_argument(
         "--runs", type=Path, metavar="DIR", help="where the runs are (default: as the configs say)"
@@ -89,7 +99,6 @@ def build_parser() -> console.SettingsParser:
     parser.add_argument(
         "--recipe", default="recipe", metavar="NAME", help="another recipe of the same directory"
     )
-    return parser
 
 
 def add_execution(parser: console.SettingsParser) -> None:

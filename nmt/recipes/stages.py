@@ -211,7 +211,8 @@ def analyze(run: Run) -> None:
     output = run.config.run_dir / "analysis"
     texts = ["--source", str(source), "--target", str(target)]
     inputs = [file_digest(path) for path in (run.model / "MANIFEST.json", source, target)]
-    arguments = ["--model", str(run.config.run_dir), *texts, "--output", str(output)]
+    inputs.append("--pdf")
+    arguments = ["--model", str(run.config.run_dir), *texts, "--pdf", "--output", str(output)]
     with_stamp(run, "analyze", inputs, [output], lambda: command("analyze", arguments))
 
 

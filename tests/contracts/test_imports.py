@@ -36,7 +36,8 @@ MAY_IMPORT["training"] = MAY_IMPORT["decoding"] | {"decoding", "evaluation"}
 MAY_IMPORT["bench"] = MAY_IMPORT["training"] | {"training", "analysis"}
 MAY_IMPORT["doctor"] = MAY_IMPORT["bench"] | {"bench"}
 MAY_IMPORT["serving"] = MAY_IMPORT["analysis"] | {"analysis"}
-MAY_IMPORT["cli"] = MAY_IMPORT["doctor"] | {"doctor", "exchange", "recipes", "serving"}
+MAY_IMPORT["paper"] = MAY_IMPORT["bench"] | {"bench", "recipes"}
+MAY_IMPORT["cli"] = MAY_IMPORT["doctor"] | {"doctor", "exchange", "paper", "recipes", "serving"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 COMMANDS = sorted(
     path.stem

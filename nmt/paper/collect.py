@@ -1,0 +1,94 @@
+"""Collects the numbers of a grid of runs from their files."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nmt.analysis.trajectories import METRICS, read_trajectories, validation_records
+from nmt.paper.scores import RunScores, Value, flatten
+from nmt.recipes.grid import Cell, read_outcome
+from nmt.recipes.table import describe_attention
+
+ANALYSIS = "analysis"
+ALIGNMENT = "alignment"  # the analysis of the text with gold alignments
+CURVES = ("loss", "bleu", "chrf")
+
+
+def collect_run(cell: Cell, p_value: float | None = None) -> RunScores:
+    """The numbers of one run; what is not there yet is left out."""
+    run = cell.run
+    outcome = read_outcome(cell)
+    values: dict[str, Value] = {
+        "status": outcome.status,
+        "attention": describe_attention(run.config.model.attention),
+        "model/dim": run.config.model.dim,
+        "model/heads": run.config.model.heads,
+    }
+    values |= {f"score/{name}": value for name, value in outcome.scores.items()}
+    values |= {f"signature/{name}": value for name, value in outcome.signatures.items()}
+    for name, number in (
+        ("parameters", outcome.parameters),
+        ("training_hours", outcome.training_hours),
+        ("p_value", p_value),
+    ):
+        if number is not None:
+            values[name] = number
+    values |= curves(run.config.run_dir / METRICS)
+    values |= analysis_values(run.config.run_dir)
+    return RunScores(run.layout.directory.name, cell.variant, cell.seed, values)
+
+
+def curves(path: Path) -> dict[str, Value]:
+    """Validation scores and learned parameters of heads by update."""
+    values: dict[str, Value] = {}
+    for record in validation_records(path):
+        for name in CURVES:
+            if name in record:
+                values[f"curve/{name}/{record['update']}"] = record[name]
+    for one in read_trajectories(path):
+        place = f"learned/{one.name}/{one.type}/{one.layer}/{one.head}"
+        values |= {
+            f"{place}/{update}": value
+            for update, value in zip(one.updates, one.values, strict=True)
+        }
+    return values
+
+
+def analysis_values(run_dir: Path) -> dict[str, Value]:
+    """The numbers of the analyses of a run: of the test set, and of gold alignments."""
+    values: dict[str, Value] = {}
+    document = read_document(run_dir / ANALYSIS / "analysis.json")
+    if document is not None:
+        model = document["models"][0]
+        for layers in model["statistics"].values():
+            for layer in layers.values():
+                layer["heads"]["density"] = [joined(layer["heads"]["density"])]
+        values |= dict(flatten({**model, "aer": None}, ANALYSIS))
+        values |= {f"text/{key}": document[key] for key in ("source", "target", "pairs", "seed")}
+    gold = read_document(run_dir / ALIGNMENT / "analysis.json")
+    if gold is not None:
+        values |= dict(flatten(gold["models"][0]["aer"], f"{ANALYSIS}/aer"))
+        values |= {"text/gold": gold["gold"], "text/development": gold["development"] or 0}
+    return values
+
+
+def read_document(path: Path) -> dict[str, Any] | None:
+    """The content of an analysis.json that may not be there."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return document
+
+
+def joined(rows: Sequence[Sequence[int]]) -> list[int]:
+    """The sum of the histograms of all heads."""
+    width = max(map(len, rows))
+    return [sum(row[n] for row in rows if n < len(row)) for n in range(width)]
+
+
+def kind_of(variant: str) -> str:
+    """The name of a variant without the number that orders it: `07-rela-g` is rela-g."""
+    return re.sub(r"^\d+-", "", variant)
