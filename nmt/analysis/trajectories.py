@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from nmt.analysis.figures import Drawing, Picture, panels_by_type, types_with
 from nmt.analysis.plotting import COLOURS, GREY, legend, styled
@@ -125,7 +126,8 @@ def draw_landmarks(axes: Axes, name: str) -> None:
             axes.axhline(value, color="#AAAAAA", linewidth=1.0, linestyle=":", zorder=1)
             place = (0.99, value)
             text: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right"}
-            axes.annotate(kind, place, va="bottom", color=GREY, fontsize=8, **text)
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+            axes.annotate(kind, place, va="center", color=GREY, fontsize=8, bbox=box, **text)
 
 
 def histogram_drawing(analysis: Analysis, name: str) -> Drawing:
@@ -151,6 +153,8 @@ def histogram_drawing(analysis: Analysis, name: str) -> Drawing:
             shown[analysis.models[number].name] = Patch(facecolor=colour, alpha=0.55)
     for axes in panels.values():
         axes.set_xlabel(f"learned {name}")
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     legend(figure, shown)
     caption = f"Number of heads by the {name} that they have learned, over all layers of a type"
     title = f"Histogram of learned {name}"

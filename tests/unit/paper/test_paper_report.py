@@ -1,7 +1,6 @@
 """The report of hand-made scores: means over seeds, the papers' numbers, and what is missing."""
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from nmt.analysis.results import TYPES
 from nmt.errors import DataError
 from nmt.paper.average import by_variant, mean_analysis
-from nmt.paper.curves import mean_curve
+from nmt.paper.curves import mean_curve, trajectories_of
 from nmt.paper.report import Extras, build_document
 from nmt.paper.scores import RunScores, flatten, read_scores, unflatten, write_scores
 from nmt.paper.speeds import Speeds, read_speeds
@@ -170,6 +169,13 @@ def test_curves_are_means_at_shared_updates() -> None:
     assert mean_curve(runs, "loss") == {}
 
 
+def test_trajectories_come_back_from_scores() -> None:
+    values = {"learned/alpha/cross/0/3/100": 1.5, "learned/alpha/cross/0/3/200": 1.25}
+    (one,) = trajectories_of(RunScores("t", "v", 1, values))
+    assert (one.name, one.type, one.layer, one.head) == ("alpha", "cross", 0, 3)
+    assert (one.updates, one.values) == ([100, 200], [1.5, 1.25])
+
+
 def test_what_is_missing_is_shown_as_missing() -> None:
     document = build_document(RUNS[2:], Extras(PAPER))
     text = document.markdown()
@@ -181,7 +187,6 @@ def test_what_is_missing_is_shown_as_missing() -> None:
 
 
 def test_text_is_escaped() -> None:
-    random.seed(1)
     runs = [RunScores("<b>", "a|b<i>", 1, {"status": "missing", "attention": "<u>"})]
     document = build_document(runs, Extras())
     assert "<b>" not in document.html().replace("<body>", "")
