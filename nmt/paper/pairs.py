@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nmt.analysis.explorer_data import side_data
 from nmt.analysis.figures import HeadWeights, Picture, heads_drawing
 from nmt.analysis.pairs import PairBatch, SegmentedPair, batch_attention
 from nmt.analysis.plotting import styled
-from nmt.analysis.report import side_data
 from nmt.checkpoint.model_directory import LoadedModel, load_model
 from nmt.checkpoint.selection import find_model
 from nmt.data.text import read_text
