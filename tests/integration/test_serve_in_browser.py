@@ -261,6 +261,18 @@ def test_a_file_is_translated_and_saved(site: Site, tmp_path: Path) -> None:
     while not saved.exists() and time.monotonic() < end:
         time.sleep(0.02)
     assert saved.read_bytes().decode() == site.server.translate(text, model="rela-g")
+    # One that is stopped before its first answer has nothing to save.
+    (worker,) = site.server.workers()
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        choose_file(site.page, tmp_path / "mine.txt")
+        site.page.wait("document.getElementById('file-state').textContent.includes(': 0 of')")
+        site.page.click("#file-stop")
+        stopped = "mine.txt: 0 of 72 lines, then it was stopped"
+        site.page.wait(f"document.getElementById('file-state').textContent === {stopped!r}")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert site.page.run("document.getElementById('file-save').hidden")
     (tmp_path / "latin.txt").write_bytes("Grüße".encode("latin-1"))
     drop_file(site.page, tmp_path / "latin.txt")
     site.page.wait("!document.getElementById('problem').hidden")

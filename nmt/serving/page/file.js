@@ -46,7 +46,7 @@ export class FileTranslation {
     const model = this.currentModel();
     this.showProblem(null);
     const lines = await this.read(file);
-    if (!lines) return;
+    if (!lines || this.request !== request) return;
     byId("file-progress").hidden = false;
     byId("file-stop").hidden = false;
     byId("file-save").hidden = true;
