@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from nmt import analysis
-from nmt.serving.bodies import Fields, read_attention, read_fields, read_translation
+from nmt.serving.bodies import Fields, read_attention, read_fields, read_translation, read_word
 from nmt.serving.edge import CLIENT_GONE
 from nmt.serving.keys import Keys
 from nmt.serving.languages import language_name, list_languages
@@ -161,10 +161,10 @@ class Api:
                 fields = await read_fields(request, self.limits.max_body)
         except TimeoutError:
             raise RefusedError(408, "the body did not arrive in time", connection="close") from None
+        given = read_word(fields, "api_key")
         if self.keys is not None:
             kind, _, value = request.headers.get("authorization", "").partition(" ")
-            given = fields.get("api_key") or (value if kind.lower() == "bearer" else None)
-            name = self.keys.check(given if isinstance(given, str) else None)
+            name = self.keys.check(given or (value if kind.lower() == "bearer" else None))
             request.scope["facts"]["key"] = name
         return fields
 

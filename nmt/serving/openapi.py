@@ -162,7 +162,7 @@ def describe_api(limits: ServerLimits, root_path: str) -> Schema:
             "/translate/stream": posted(
                 "Translate a long text, as server-sent events", TRANSLATION,
                 "one event per line: line, translatedText; then the event end, or error",
-                "text/event-stream", TEXT,
+                "text/event-stream", fields(["data"], event=TEXT, data=TEXT),
             ),
             "/attention": posted("Attention, links and probabilities of a sentence", ATTENTION,
                                  "all heads", plain, reference("Attention")),

@@ -7,6 +7,7 @@ import functools
 import itertools
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -75,8 +76,9 @@ class Worker:
 
     def kill(self) -> None:
         """End the process at once."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)  # process.kill() may reap it unseen
 
     async def end(self) -> int:
         """Let the process end when it has finished its work; its exit code."""

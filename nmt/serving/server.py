@@ -23,7 +23,7 @@ from nmt.serving.waiting import WaitingLines
 
 logger = logging.getLogger(__name__)
 
-BATCH_WAIT = 0.004  # seconds that a line waits for others, if a worker is idle
+BATCH_WAIT = 0.004  # seconds in which a worker expects further lines
 
 
 @dataclass(frozen=True)

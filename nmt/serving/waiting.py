@@ -13,6 +13,7 @@ from typing import Any
 
 BATCH_LINES = 128
 BATCH_CHARACTERS = 16_000  # workers cut batches further, by subwords
+MOST_WAITS = 6  # of a worker for further lines
 ATTEMPTS = 2  # workers that may end unexpectedly while they work on the same line
 RETRY_AFTER = 5  # seconds after which a client may try again
 
@@ -87,7 +88,7 @@ class WaitingLines:
     """The requests that wait for workers, in the order of their turns."""
 
     def __init__(self, *, wait: float, limit: int) -> None:
-        self.wait = wait  # seconds that a line waits for others
+        self.wait = wait  # seconds; a worker waits on while lines keep coming
         self.limit = limit  # lines; when so many wait, further requests are refused
         self.turns: deque[Submission] = deque()
         self.num_idle = 0  # workers that wait for a batch
@@ -150,15 +151,16 @@ class WaitingLines:
         """
         self.num_idle += 1
         try:
-            waited = True  # lines that came while the worker was busy have waited
+            gathered = 0  # lines that were there when others were waited for
+            waits = 0
             while wanted():
                 if not self._prune():
                     self.changed.clear()
                     await self.changed.wait()
-                    waited = False
-                elif not waited:
+                elif waits < MOST_WAITS and gathered < len(self) < BATCH_LINES:
+                    gathered = len(self)
+                    waits += 1
                     await asyncio.sleep(self.wait)
-                    waited = True
                 else:
                     return self._take()
             return None

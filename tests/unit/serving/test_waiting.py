@@ -1,0 +1,127 @@
+"""How lines of several requests are put together into batches."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs starlette: pip install 'nmt[serve]'")
+
+from nmt.serving.messages import ServedModel
+from nmt.serving.service import translate_lines
+from nmt.serving.waiting import BATCH_LINES, Batch, BatchKind, RefusedError, WaitingLines
+
+KIND = BatchKind("translate", "model")
+MODEL = ServedModel("model", "", "en", "de", "", 4, {}, {}, 4)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 20))
+
+
+async def take(waiting: WaitingLines) -> Batch:
+    batch = await waiting.next_batch(lambda: True)
+    assert batch is not None
+    return batch
+
+
+def contents(batch: Batch) -> list[Any]:
+    return [item.content for item in batch.items]
+
+
+def test_requests_take_turns() -> None:
+    async def work() -> None:
+        waiting = WaitingLines(wait=0.0, limit=1000)
+        waiting.submit(KIND, [f"long {n}" for n in range(200)])
+        waiting.submit(KIND, ["short 0", "short 1"])
+        first = contents(await take(waiting))
+        assert first[:5] == ["long 0", "short 0", "long 1", "short 1", "long 2"]
+        assert len(first) == BATCH_LINES
+        assert contents(await take(waiting)) == [f"long {n}" for n in range(126, 200)]
+        assert len(waiting) == 0
+
+    run(work())
+
+
+def test_idle_workers_share_lines_and_kinds_are_not_mixed() -> None:
+    async def work() -> None:
+        waiting = WaitingLines(wait=0.0, limit=1000)
+        idle = [asyncio.create_task(take(waiting)) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiting.submit(KIND, ["a", "b", "c", "d"])
+        assert [contents(await each) for each in idle] == [["a", "b"], ["c", "d"]]
+        other = BatchKind("translate", "model", nbest=2)
+        waiting.submit(KIND, ["a"])
+        waiting.submit(other, ["b"])
+        waiting.submit(KIND, ["c"])
+        assert contents(await take(waiting)) == ["a", "c"]
+        assert (await take(waiting)).kind == other
+
+    run(work())
+
+
+def test_lines_of_a_worker_that_ended_are_tried_again_alone_and_once() -> None:
+    async def work() -> None:
+        waiting = WaitingLines(wait=0.0, limit=1000)
+        submission = waiting.submit(KIND, ["a", "b"])
+        waiting.put_back(await take(waiting))
+        waiting.submit(KIND, ["c"])
+        again = [await take(waiting) for _ in range(3)]
+        assert sorted(map(contents, again)) == [["a"], ["b"], ["c"]]
+        waiting.put_back(next(batch for batch in again if contents(batch) == ["a"]))
+        with pytest.raises(RefusedError, match="2 workers ended"):
+            await submission.items[0].answer
+        assert len(waiting) == 0
+        assert not submission.items[1].answer.done()
+
+    run(work())
+
+
+def test_a_full_queue_refuses_and_withdrawn_lines_leave_it() -> None:
+    async def work() -> None:
+        waiting = WaitingLines(wait=0.0, limit=3)
+        submission = waiting.submit(KIND, ["a", "b", "c", "d"])
+        with pytest.raises(RefusedError) as refused:
+            waiting.submit(KIND, ["e"])
+        assert (refused.value.status, refused.value.headers) == (503, {"retry-after": "5"})
+        waiting.withdraw(submission)
+        assert len(waiting) == 0
+        waiting.submit(KIND, ["f"])
+        assert contents(await take(waiting)) == ["f"]
+
+    run(work())
+
+
+def test_a_worker_waits_while_lines_keep_coming() -> None:
+    async def work() -> None:
+        waiting = WaitingLines(wait=0.05, limit=1000)
+        batch = asyncio.create_task(take(waiting))
+        for n in range(4):
+            waiting.submit(KIND, [n * "x"])
+            await asyncio.sleep(0.02)
+        assert len((await batch).items) == 4
+
+    run(work())
+
+
+def test_a_stream_puts_some_lines_into_the_queue_at_a_time() -> None:
+    async def work() -> None:
+        waiting = WaitingLines(wait=0.0, limit=10_000)
+        lines = [str(n) for n in range(2000)]
+        most = 0
+
+        async def answer() -> None:
+            nonlocal most
+            while True:
+                most = max(most, len(waiting))
+                for item in (await take(waiting)).items:
+                    item.answer.set_result({"text": item.content})
+
+        worker = asyncio.create_task(answer())
+        found = [one["text"] async for one in translate_lines(waiting, MODEL, lines, seconds=9)]
+        worker.cancel()
+        assert found == lines
+        assert most <= 512
+
+    run(work())
