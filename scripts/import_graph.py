@@ -1,4 +1,4 @@
-"""Prints the imports between the rooms of the package as a matrix; --write puts it in the README.
+"""Prints the imports between the rooms of the package as a matrix; --write puts it in docs/.
 
 A mark says that the room of the row imports the room of the column. Rooms are sorted so that each
 comes after all that it imports, so every mark is left of the diagonal.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
 PACKAGE = PROJECT / "nmt"
-README = PROJECT / "README.md"
+PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN = "<!-- written by scripts/import_graph.py -->\n```\n"
 END = "```\n"
 EVERYWHERE = ("errors", "progress", "tables")  # single modules that import nothing of the package
@@ -92,19 +92,19 @@ def picture() -> str:
 
 
 def written_picture(text: str) -> str:
-    """The matrix in the text of a README."""
+    """The matrix in the text of the page."""
     return text.partition(BEGIN)[2].partition(END)[0]
 
 
 def main() -> None:
-    """Print the matrix, or write it to the README."""
+    """Print the matrix, or write it to the page."""
     if sys.argv[1:] != ["--write"]:
         print(picture(), end="")
         return
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
-    assert begin, f"expected a line {BEGIN!r} in {README}"
-    README.write_text(f"{before}{begin}{picture()}{END}{rest.partition(END)[2]}", encoding="utf-8")
+    assert begin, f"expected a line {BEGIN!r} in {PAGE}"
+    PAGE.write_text(f"{before}{begin}{picture()}{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ def test_every_room_has_its_place() -> None:
     list(TopologicalSorter(MAY_IMPORT).static_order())
 
 
-def test_the_picture_in_the_readme_is_the_import_graph() -> None:
-    text = import_graph.README.read_text(encoding="utf-8")
+def test_the_picture_on_the_page_is_the_import_graph() -> None:
+    text = import_graph.PAGE.read_text(encoding="utf-8")
     assert import_graph.written_picture(text) == import_graph.picture(), (
         "run python scripts/import_graph.py --write"
     )

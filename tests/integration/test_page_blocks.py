@@ -4,6 +4,7 @@ Each page has a folder of its own with a small corpus, `mine.yaml` of the README
 models. Its blocks are run in order, as a reader would run them.
 """
 
+import gzip
 import json
 import re
 import shlex
@@ -44,6 +45,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("crawl", "web"):
         for language in ("en", "de"):
             shutil.copy(folder / f"noisy.{language}", folder / f"{name}.{language}")
+    corpus = PROJECT / "nmt" / "builtin" / "corpus"
+    texts = [gzip.decompress((corpus / f"train.{side}.gz").read_bytes()) for side in ("en", "de")]
+    pairs = zip(*(text.decode().split("\n")[:2600] for text in texts), strict=True)
+    download = "".join(f"{source}\t{target}\tattribution\n" for source, target in pairs)
+    (folder / "deu.txt").write_text(download, encoding="utf-8")
     return folder
 
 
@@ -53,6 +59,22 @@ def load_yaml(block: Block, folder: Path) -> None:
     text = block.text if whole else f"extends: mine.yaml\n{block.text}"
     (folder / "example.yaml").write_text(text, encoding="utf-8")
     run(["nmt-train", "--config", "example.yaml", "--print-config"], folder, PYTHONPATH=".")
+
+
+def run_commands(block: Block, folder: Path, servers: ExitStack, port: int | None) -> int | None:
+    """Run command lines; a server goes on until the end of the page, at a free port."""
+    script: list[str] = []
+    for line in [*command_lines(block), ""]:
+        if line.startswith("nmt-serve ") or not line:
+            text = "\n".join(script).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+            run(["bash", "-euo", "pipefail", "-c", text], folder, PYTHONPATH=".")
+            script = []
+        if line.startswith("nmt-serve "):
+            options = shlex.split(re.sub(r"--port \d+", "", line), comments=True)[1:]
+            port = servers.enter_context(serving(folder, *options, "--workers", "1")).port
+        else:
+            script.append(f"{line} {SMALLER}" if line.startswith("nmt-train ") else line)
+    return port
 
 
 def run_block(block: Block, folder: Path, servers: ExitStack, port: int | None) -> int | None:
@@ -69,18 +91,11 @@ def run_block(block: Block, folder: Path, servers: ExitStack, port: int | None) 
         program = [block.file] if block.file else ["-c", block.text]
         run([sys.executable, *program], folder)
     else:
-        script = []
-        for line in command_lines(block):
-            if line.startswith("nmt-serve "):
-                options = shlex.split(re.sub(r"--port \d+", "", line), comments=True)[1:]
-                port = servers.enter_context(serving(folder, *options, "--workers", "1")).port
-            else:
-                script.append(f"{line} {SMALLER}" if line.startswith("nmt-train ") else line)
-        text = "\n".join(script).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
-        run(["bash", "-euo", "pipefail", "-c", text], folder, PYTHONPATH=".")
+        port = run_commands(block, folder, servers, port)
     return port
 
 
+@pytest.mark.timeout(900)  # the tutorial has some twenty commands
 @pytest.mark.parametrize(
     "page", [each for each in PAGES if runnable(each)], ids=lambda page: page.name
 )

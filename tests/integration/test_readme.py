@@ -54,10 +54,3 @@ def test_all_command_lines_run_in_order(copy: Path) -> None:
     assert (copy / "translated.de").read_bytes().count(b"\n") == 10
     (program,) = [block for block in BLOCKS if block.language == "python"]
     assert run([sys.executable, "-c", program.text], copy).count("\n") == 1
-
-
-def test_the_attention_example_is_a_config(copy: Path) -> None:
-    (example,) = [block for block in BLOCKS if block.text.startswith("model:")]
-    (copy / "example.yaml").write_text(f"extends: mine.yaml\n{example.text}", encoding="utf-8")
-    printed = run(["nmt-train", "--config", "example.yaml", "--print-config"], copy)
-    assert "alpha: learned" in printed
