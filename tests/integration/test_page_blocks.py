@@ -41,7 +41,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for more in ("", "model.attention=rela-g run_dir=runs/mine-rela-g"):
         run(["nmt-train", "--config", "mine.yaml", *f"{SMALLER} {more}".split()], folder)
     # Other names that pages give to text and to models of others.
-    shutil.copytree(PROJECT / "tests/unit/exchange/huggingface", folder / "opus-mt-en-de")
+    exchange = PROJECT / "tests" / "unit" / "exchange"
+    shutil.copytree(exchange / "huggingface", folder / "opus-mt-en-de")
+    shutil.copy(exchange / "marian" / "pieces.npz", folder / "model.npz")
+    shutil.copy(exchange / "marian" / "both.spm", folder / "vocab.spm")
     for name in ("crawl", "web"):
         for language in ("en", "de"):
             shutil.copy(folder / f"noisy.{language}", folder / f"{name}.{language}")
