@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt.cli import console
-from nmt.cli.arguments import add_path
+from nmt.cli.arguments import add_number, add_path
 from nmt.cli.output_directory import check_output
 from nmt.cli.table import Request, add_grid, find_baseline, read_request
 from nmt.cli.table import run as run_grid
@@ -74,6 +74,11 @@ def build_parser() -> console.SettingsParser:
         default=0,
         help="the index of the first word of a sentence in GOLD (default: 0)",
     )
+    meaning = (
+        "choose heads on the first N pairs of --alignment and report error rates on the others "
+        "(default: choose and report on all pairs, as in the paper)"
+    )
+    add_number(parser, "--development", None, meaning)
     meaning = "a file of nmt-bench train --json or decode --json; can be given several times"
     parser.add_argument(
         "--speed", type=Path, action="append", default=[], metavar="FILE", help=meaning
@@ -91,6 +96,9 @@ def paper(arguments: argparse.Namespace) -> int:
         return report_scores(arguments, speeds)
     if arguments.recipe_name is None:
         raise ConfigError("expected a RECIPE, or --from FILE; nmt-recipe --list shows the recipes")
+    for path in arguments.alignment or ():
+        if not path.is_file():
+            raise UserError(f"--alignment: expected a file, found none at {path}")
     request = read_request(arguments)
     from nmt.recipes.grid import make_grid
 
@@ -136,7 +144,8 @@ def report_grid(
     gold = None
     if arguments.alignment is not None:
         source, target, links = arguments.alignment
-        gold = GoldText(source, target, links, arguments.gold_index)
+        first, development = arguments.gold_index, arguments.development
+        gold = GoldText(source, target, links, first, development)
     if arguments.only is None and (code := analyze_cells(in_order(grid), gold)) is not None:
         return code
     baseline = find_baseline(request.directory, None, rows=[cells[0].variant for cells in grid])

@@ -1,13 +1,22 @@
 """Figure 10: the attention of a head on the best and the worst pairs by null rate."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.patches import Patch
+
 from nmt.analysis.explorer_data import side_data
-from nmt.analysis.figures import HeadWeights, Picture, heads_drawing
+from nmt.analysis.figures import (
+    NULL_COLOUR,
+    POSITIVE,
+    Drawing,
+    Picture,
+    Weights,
+    coloured,
+)
 from nmt.analysis.pairs import PairBatch, SegmentedPair, batch_attention
-from nmt.analysis.plotting import styled
+from nmt.analysis.plotting import legend, new_figure, styled
 from nmt.checkpoint.model_directory import LoadedModel, load_model
 from nmt.checkpoint.selection import find_model
 from nmt.data.text import read_text
@@ -15,6 +24,7 @@ from nmt.model.observe import Site
 
 SHOWN = 2  # pairs of each quality
 WORDS = (4, 14)  # of a readable pair, on both sides
+CELL = 0.19  # inches
 
 
 @dataclass(frozen=True)
@@ -49,43 +59,79 @@ def extremes(ranked: Sequence[RankedPair]) -> dict[str, list[RankedPair]]:
     return {"good": list(ranked[:count]), "bad": worst[::-1]}
 
 
-def pair_pictures(
+def pairs_picture(
     run: Path, ranked: Sequence[RankedPair], *, layer: int, head: int, name: str
-) -> list[Picture]:
-    """Heat maps of one head of cross-attention on good and bad pairs."""
+) -> Picture | None:
+    """Heat maps of one head of cross-attention: good pairs above, bad pairs below."""
+    found = extremes(ranked)
+    if not found["good"]:
+        return None
     loaded = load_model(find_model(run))
-    pictures = []
+    maps = {
+        quality: [(pair, pair_map(loaded, pair, layer=layer, head=head)) for pair in pairs]
+        for quality, pairs in found.items()
+    }
     with styled():
-        for quality, pairs in extremes(ranked).items():
-            for number, pair in enumerate(pairs):
-                shown = pair_weights(loaded, pair, layer=layer, head=head, name=name)
-                drawing = heads_drawing(number, shown, "the training text")
-                title = (
-                    f"A {quality} pair by null rate: {100 * pair.null_rate:.0f} % null over all "
-                    f"heads, log probability {pair.log_probability:.2f} per subword; {name}, "
-                    f"layer {layer}"
-                )
-                drawing = replace(drawing, name=f"pair_{quality}_{number}", title=title)
-                pictures.append(drawing.render(pdf=True))
-    return pictures
+        drawing = pairs_drawing(maps, f"{name}, layer {layer}, head {head}")
+        return drawing.render(pdf=True)
 
 
-def pair_weights(
-    loaded: LoadedModel, pair: RankedPair, *, layer: int, head: int, name: str
-) -> HeadWeights:
-    """The weights of one head on one pair."""
+@dataclass(frozen=True)
+class PairMap:
+    """The weights [Q, K] of one head on one pair, and the subwords that they belong to."""
+
+    queries: Sequence[str]
+    keys: Sequence[str]
+    weights: Weights
+
+
+def pair_map(loaded: LoadedModel, pair: RankedPair, *, layer: int, head: int) -> PairMap:
+    """The attention of one head on one pair."""
     codec = loaded.codec
     segmented = SegmentedPair(
         pair.line - 1, codec.source.segment(pair.source), codec.target.segment(pair.target)
     )
     batch = PairBatch.of([segmented], loaded.model.target_embedding.device)
     (seen,) = batch_attention(loaded.model.eval(), batch, types=("cross",))
-    return HeadWeights(
-        model=name,
-        layer=layer,
-        sentence=pair.line,
-        queries=[*side_data(codec.target, segmented.target)["pieces"], "⟨end⟩"],
-        keys=[*side_data(codec.source, segmented.source)["pieces"], "⟨end⟩"],
-        heads={head: seen.weights[Site("cross", layer)][head]},
-        normalised=False,
+    return PairMap(
+        [*side_data(codec.target, segmented.target)["pieces"], "⟨end⟩"],
+        [*side_data(codec.source, segmented.source)["pieces"], "⟨end⟩"],
+        seen.weights[Site("cross", layer)][head],
     )
+
+
+def pairs_drawing(maps: Mapping[str, Sequence[tuple[RankedPair, PairMap]]], text: str) -> Drawing:
+    """One row of heat maps for each quality."""
+    every = [one for pairs in maps.values() for _, one in pairs]
+    most_keys, most_queries = (
+        max(len(getattr(one, side)) for one in every) for side in ("keys", "queries")
+    )
+    columns = max(map(len, maps.values()))
+    width = max(3.4, CELL * most_keys + 1.6) * columns
+    figure = new_figure(width, (CELL * most_queries + 1.9) * len(maps) + 0.8)
+    grid = figure.subplots(len(maps), columns, squeeze=False)
+    for row, (quality, pairs) in zip(grid, maps.items(), strict=True):
+        for axes, (pair, one) in zip(row, pairs, strict=True):
+            axes.imshow(coloured(one.weights, normalised=False), interpolation="nearest")
+            axes.set_xticks(range(len(one.keys)), one.keys, rotation=90, fontsize=8.5)
+            axes.set_yticks(range(len(one.queries)), one.queries, fontsize=8.5)
+            axes.tick_params(length=0)
+            axes.grid(visible=False)
+            axes.set_title(
+                f"{quality} pair (line {pair.line}): {100 * pair.null_rate:.0f} % null,\n"
+                f"log probability {pair.log_probability:.2f} per subword",
+                fontsize=9,
+            )
+    legend(
+        figure,
+        {
+            "weight (darker is more)": Patch(facecolor=POSITIVE(0.75)),
+            "attends to nothing": Patch(facecolor=NULL_COLOUR),
+        },
+    )
+    caption = (
+        "The pairs of readable length with the lowest (good) and the highest (bad) null rate over "
+        "all layers and heads, among the first training pairs; the head whose links are most "
+        "informative. Rows are target subwords, columns the source. White is exactly 0"
+    )
+    return Drawing("pairs", "Good and bad pairs by null rate", text, caption, figure)

@@ -11,7 +11,7 @@ from nmt.analysis.figures import Picture
 from nmt.analysis.results import TYPES
 from nmt.data.text import LineWriter, read_text
 from nmt.paper.collect import ALIGNMENT, ANALYSIS, read_document
-from nmt.paper.pairs import pair_pictures, read_ranked
+from nmt.paper.pairs import pairs_picture, read_ranked
 from nmt.recipes.grid import Cell, read_status
 from nmt.recipes.stages import FailedError, Run, command, file_digest, run_stage, with_stamp
 from nmt.tables import Table
@@ -24,12 +24,13 @@ FILTERED = "pairs"  # the folder of a run with these pairs and their scores
 
 @dataclass(frozen=True)
 class GoldText:
-    """Text with gold alignments, and the index of its first word."""
+    """Text with gold alignments."""
 
     source: Path
     target: Path
     gold: Path
-    first: int
+    first: int  # the index of the first word of a sentence
+    development: int | None = None  # pairs on which heads are chosen
 
 
 def analyze_cells(cells: Sequence[Cell], gold: GoldText | None) -> int | None:
@@ -51,9 +52,11 @@ def align(run: Run, gold: GoldText) -> None:
     """Compare the attention of a run with gold alignments."""
     output = run.config.run_dir / ALIGNMENT
     files = (run.model / "MANIFEST.json", gold.source, gold.target, gold.gold)
-    inputs = [*(file_digest(path) for path in files), str(gold.first)]
+    inputs = [*(file_digest(path) for path in files), str(gold.first), str(gold.development)]
     texts = ["--source", str(gold.source), "--target", str(gold.target), "--gold", str(gold.gold)]
     options = ["--gold-index", str(gold.first), "--sentences", "0", "--output", str(output)]
+    if gold.development is not None:
+        options += ["--development", str(gold.development)]
     arguments = ["--model", str(run.config.run_dir), *texts, *options]
     with_stamp(run, "alignment", inputs, [output], lambda: command("analyze", arguments))
 
@@ -133,7 +136,8 @@ def ranked_pictures(grid: Sequence[Sequence[Cell]]) -> list[Picture]:
             layer, head = alignment_head(cell)
             ranked = read_ranked(source, target, scores)
             run = cell.run.config.run_dir
-            return pair_pictures(run, ranked, layer=layer, head=head, name=cell.variant)
+            picture = pairs_picture(run, ranked, layer=layer, head=head, name=cell.variant)
+            return [] if picture is None else [picture]
     return []
 
 

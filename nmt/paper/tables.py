@@ -45,9 +45,16 @@ def score_table(variants: Variants, paper: Mapping[str, PaperScore]) -> Table:
         )
     columns = ["variant", "attention", "BLEU", "tokenised BLEU", "chrF", "runs"]
     columns += ["paper", "difference", "p", "parameters"]
+    signatures = {
+        str(run.values[f"signature/{BLEU}"])
+        for runs in variants.values()
+        for run in runs
+        if f"signature/{BLEU}" in run.values
+    }
     note = (
         "Mean ± standard deviation over seeds. p: paired bootstrap against softmax on the first "
         f"seed of each. {DASH}: training failed. The paper's numbers are for its own data"
+        + "".join(f". SacreBLEU {signature}" for signature in sorted(signatures))
     )
     return Table(columns, rows, labels=2, title="BLEU (Tables 1 and 3)", note=note)
 

@@ -41,7 +41,7 @@ def test_the_report_has_every_table_and_figure(finished: Task) -> None:
     names = {path.name for path in output.iterdir()}
     for figure in ("sparsity", "diversity", "null_rate", "density", "curves", "heads_rela-g"):
         assert {f"{figure}.png", f"{figure}.pdf"} <= names
-    assert {"pair_good_0.png", "pair_bad_0.png"} <= names
+    assert {"pairs.png", "pairs.pdf"} <= names
     text = (output / "report.md").read_text(encoding="utf-8")
     for number in range(1, 7):
         assert f"Table {number}" in text or f"Tables {number}" in text or f"and {number})" in text
@@ -83,6 +83,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--from", str(scores)], "--output: expected a directory"),
         (["--from", str(scores), "--output", str(tmp_path / "x")], "scores.tsv:1: expected"),
         (["--from", str(scores), "--output", str(tmp_path)], "did not write, such as scores.tsv"),
+        (["x", "--alignment", str(scores), str(scores), "nowhere"], "found none at nowhere"),
         (["nowhere", "--speed", str(scores)], "expected a file of nmt-bench"),
     ):
         assert main(words) == 2
