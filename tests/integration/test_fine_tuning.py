@@ -21,7 +21,7 @@ from support.runs import (
     write_run,
 )
 
-from nmt.cli import prepare, train
+from nmt.cli import import_, prepare, train
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import UNK
 from nmt.storage.hashing import file_sha256
@@ -29,6 +29,7 @@ from nmt.training.saving import Saver
 from nmt.training.update import Updater
 
 KILLED = -signal.SIGKILL
+MARIAN = Path(__file__).parents[1] / "unit" / "exchange" / "huggingface"
 
 
 @pytest.fixture(scope="module")
@@ -288,3 +289,22 @@ def test_prepared_data_depends_on_the_codec_of_the_start(
     capsys.readouterr()
     assert prepare.main(["--config", str(path), f"train.start_from={tmp_path / 'other/run'}"]) == 0
     assert "codec of train.start_from" in capsys.readouterr().err  # the reason to prepare it again
+
+
+def test_an_imported_model_is_fine_tuned(base: Path, tmp_path: Path) -> None:
+    """Its codec is one that nmt does not learn; the run goes on without the import."""
+    assert (
+        import_.main(
+            ["--format", "huggingface", str(MARIAN), "--output", str(tmp_path / "imported")]
+        )
+        == 0
+    )
+    config = settings(base, tmp_path, max_updates=2, save_every=1)
+    config["train"] |= {"start_from": "imported", "schedule": {"kind": "constant", "warmup": 0}}
+    path = fresh(base, tmp_path, config)
+    assert train_in_child(path) == 0
+    shutil.rmtree(tmp_path / "imported")
+    shutil.rmtree(tmp_path / "run" / "prepared")
+    config["train"]["max_updates"] = 3
+    assert train_in_child(write_run(tmp_path, config)) == 0
+    assert [record["update"] for record in records(tmp_path / "run", "validation")] == [0, 2, 3]
