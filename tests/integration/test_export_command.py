@@ -105,6 +105,26 @@ def test_probabilities_of_given_targets_agree(
         assert result.log_probs == pytest.approx(expected.tokens, abs=1e-4)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "swish"])
+def test_options_of_imported_models(tmp_path: Path, activation: str) -> None:
+    """Activation, output bias, epsilon, scale and positions: each would show in a probability."""
+    ctranslate2 = import_ctranslate2()
+    config = config_of("post", "target")
+    options: dict[str, Any] = {"norm_epsilon": 0.1, "position_wavelengths": "exclusive"}
+    options |= {"output_bias": True, "scale_embeddings": False}
+    model_config = replace(config.model, feed_forward_activation=activation, **options)
+    config = replace(config, model=model_config)
+    codec = codec_of(config)
+    model = make_directory(tmp_path / "model", config, codec, lively_model(config, codec))
+    export(model, tmp_path / "exported")
+    sources, targets = random_lines(3, seed=2, longest=40), ["THE MAN OLD", "ZEBRA", "MAN THE"]
+    ours = Translator.load(model, device="cpu").score_pairs(sources, targets)
+    theirs = ctranslate2.Translator(str(tmp_path / "exported"), device="cpu", intra_threads=1)
+    found = theirs.score_batch(source_pieces(codec, sources), target_pieces(codec, targets))
+    for expected, result in zip(ours, found, strict=True):
+        assert result.log_probs == pytest.approx(expected.tokens, abs=1e-4)
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Directories of trained models: the two that differ in everything but the attention."""

@@ -48,6 +48,7 @@ def test_all_kernels_under_sanitizers(directory: Path) -> None:
         "tests/unit/ops",
         "tests/unit/decoding/test_search.py",
         "tests/behaviour/test_engine.py",
+        "tests/behaviour/test_model_options.py",
         "tests/behaviour/test_random_kernels.py",
         "-k",
         f"{LEFT_OUT} and not many",

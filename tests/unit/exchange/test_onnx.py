@@ -1,5 +1,6 @@
 """ONNX graphs run by onnxruntime, against the model they were made of."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,17 @@ from translation_models import make_directory, random_lines, trained_model
 
 from nmt.checkpoint.store import verify
 from nmt.cli.export import main
+from nmt.cli.import_ import main as run_import
 from nmt.decoding.translator import Translator
-from nmt.exchange.onnx import DECODER, DECODER_INPUTS, ENCODER, check, graphs, session
+from nmt.exchange.onnx import (
+    DECODER,
+    DECODER_INPUTS,
+    ENCODER,
+    EXAMPLE,
+    check,
+    graphs,
+    session,
+)
 from nmt.exchange.onnx_graphs import TracedMapping
 from nmt.model.observe import observe_attention
 from nmt.model.transformer import Transformer
@@ -114,6 +124,21 @@ def test_the_example_translates_like_nmt(tmp_path: Path) -> None:
     assert names["translate"](lines) == [found.text for found in ours]
     page = Path(__file__).parents[3] / "docs/import_export.md"
     assert program in page.read_text(encoding="utf-8")
+
+
+def test_an_imported_model_in_onnx(tmp_path: Path) -> None:
+    """From Hugging Face to ONNX: the same greedy translations as by transformers."""
+    folder = Path(__file__).parent / "huggingface"
+    arguments = ["--format", "huggingface", str(folder), "--output", str(tmp_path / "model")]
+    assert run_import(arguments) == 0
+    output = tmp_path / "exported"
+    arguments = ["--model", str(tmp_path / "model"), "--format", "onnx", "--output", str(output)]
+    assert main(arguments) == 0
+    program = EXAMPLE.replace("the directory of this file", str(output))
+    names: dict[str, Any] = {}
+    exec(program, names)  # noqa: S102
+    recorded = json.loads((folder / "recorded.json").read_text(encoding="utf-8"))
+    assert names["translate"](recorded["lines"], longest=58) == recorded["greedy"]
 
 
 def test_eight_bits_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

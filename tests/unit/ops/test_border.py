@@ -250,6 +250,17 @@ def test_a_step_checks_where_it_reads(build: str) -> None:
             )
 
 
+@every_build
+@pytest.mark.parametrize("activation", [-1, 3, 1 << 40])
+def test_activations_that_do_not_exist_are_refused(build: str, activation: int) -> None:
+    engine = Engine(load(build), make_model(OUR_MODELS["softmax"]), int8=False)
+    for stack, cross in ((engine.encoder, 0), (engine.decoder, 1)):
+        engine.kernels.check_stack(ctypes.byref(stack), cross)
+        stack.activation = activation
+        with pytest.raises(ValueError, match="refused"):
+            engine.kernels.check_stack(ctypes.byref(stack), cross)
+
+
 @needs_kernels
 def test_tensors_of_other_shapes_and_types_are_refused() -> None:
     x, row = torch.zeros(4, 8), torch.zeros(8)
