@@ -24,7 +24,7 @@ from nmt.config.limits import (
 from nmt.config.scalars import check_fields
 from nmt.errors import UserError
 
-EarlyStop = Literal["likely", "exact"]
+EarlyStop = Literal["likely", "exact", "narrow"]
 Normalization = Literal["gnmt", "length"]
 
 
@@ -98,7 +98,8 @@ class DecodeConfig:
         metadata=shown(
             "likely: end the search of a sentence when no hypothesis would win even if it became a "
             "quarter longer at no cost; exact: none could win even at the maximum length (slower; "
-            "about one line in ten thousand differs)",
+            "about one line in ten thousand differs); narrow: every hypothesis that ends takes a "
+            "place of the beam, until none is left, as in Marian",
             "",
         ),
     )

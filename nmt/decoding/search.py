@@ -11,7 +11,9 @@ among the best K that end are finished; the best K that do not end live on. A se
 no live hypothesis can still beat the N-th best finished one; greedy search ends with the first end
 token. `early_stop` says what a hypothesis can still reach: what it would score if all further
 tokens up to the maximum length were free (`exact`), or those of a quarter of its length (`likely`:
-fewer steps, and hardly ever another output).
+fewer steps, and hardly ever another output). With `narrow` every hypothesis that ends takes a place
+of the beam, and a sentence is over when no place is left: this is the search of Marian, which finds
+less.
 The logits and the scores of hypotheses stay on the device. The host follows by a record of what was
 chosen (search_record.py), for which it waits once per step. On a GPU it waits for the step before
 the last, while the GPU is already computing the next one: sentences that are over leave one step
@@ -21,7 +23,7 @@ log p / n^length_penalty with `normalization: length`; its length n counts the e
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
 
@@ -70,6 +72,7 @@ class SearchState:
     tokens: Tensor  # [B, K] the last of each live hypothesis
     scores: Tensor  # [B, K] float64 log probability of each live hypothesis; -inf: no hypothesis
     uniform: Tensor | None  # [B, K, limit + 1] random numbers for sampling
+    places: Tensor  # [B] of the beam that `narrow` has left
     limits: Integers  # [B] most tokens before the end token
     least_limit: int  # of all sentences that were in the batch
     forced: Integers  # [B, P] prefixes; -1 where the choice is free
@@ -78,6 +81,7 @@ class SearchState:
         """Keep these rows [B'] of the batch; `index` has them on the device."""
         self.tokens = self.tokens.index_select(0, index)
         self.scores = self.scores.index_select(0, index)
+        self.places = self.places.index_select(0, index)
         if self.uniform is not None:
             self.uniform = self.uniform.index_select(0, index)
         self.limits, self.forced = self.limits[rows], self.forced[rows]
@@ -189,6 +193,7 @@ def start_state(
         tokens=torch.full((size, beam), symbols.start, device=device),
         scores=torch.zeros(size, beam, dtype=torch.float64, device=device),
         uniform=uniform,
+        places=torch.full((size,), options.beam, device=device),
         limits=np.array(max_lengths, dtype=np.int64),
         least_limit=min(max_lengths, default=0),
         forced=forced,
@@ -217,7 +222,8 @@ def choose(
     normalizer = normalize(logits)
     constrain(logits, normalizer, state, symbols, length, least=options.min_length)
     if state.uniform is None:
-        return choose_beam(logits, normalizer, state.scores, beam=options.beam, end=symbols.end)
+        chosen = choose_beam(logits, normalizer, state.scores, beam=options.beam, end=symbols.end)
+        return narrow(*chosen, state) if options.early_stop == "narrow" else chosen
     assert options.sampling is not None
     return choose_samples(
         logits,
@@ -227,6 +233,19 @@ def choose(
         sampling=options.sampling,
         uniform=state.uniform[:, :, length],
     )
+
+
+def narrow(
+    finished: Candidates, live: Candidates, state: SearchState
+) -> tuple[Candidates, Candidates]:
+    """The candidates that have a place: the best of both kinds; those that end take theirs."""
+    beam = finished.scores.shape[1]
+    both = torch.cat([finished.scores, live.scores], dim=1)
+    ranks = both.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    both = both.masked_fill(ranks >= state.places[:, None], -torch.inf)
+    ended, going_on = both[:, :beam].contiguous(), both[:, beam:].contiguous()
+    state.places = state.places - ended.isfinite().sum(dim=1)
+    return replace(finished, scores=ended), replace(live, scores=going_on)
 
 
 def constrain(

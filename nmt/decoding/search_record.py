@@ -154,6 +154,8 @@ class SearchRecord:
         if options.sampling is not None or options.beam == 1:
             self.over |= self.num_finished >= options.width
             return
+        if options.early_stop == "narrow":
+            return
         soonest = max(length + 2, options.min_length + 1)  # with the end token
         divisor: Scores | float = self.least_penalty
         if options.length_penalty < 0.0:

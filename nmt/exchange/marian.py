@@ -34,6 +34,14 @@ from nmt.exchange.npz import Npz
 SETTINGS = "special:model.yml"
 MAX_LENGTH = 1000  # the --max-length of marian-decoder
 EPSILON = 1e-6  # of its LayerNorm
+# Files do not say how they are to be decoded; these are usual options of marian-decoder.
+DECODE = DecodeConfig(
+    beam=6,
+    length_penalty=0.6,
+    normalization="length",
+    max_length_ratio=3.0,
+    early_stop="narrow",
+)
 MAX_SETTINGS_BYTES = 1_000_000
 END, UNKNOWN = "</s>", "<unk>"
 ID = re.compile("[0-9]{1,9}")
@@ -131,7 +139,7 @@ def import_marian(
         codec, foreign = read_codec(files, settings, languages)
         config = import_config(
             read_model_config(settings, foreign),
-            DecodeConfig(beam=6, length_penalty=0.6, normalization="length"),
+            DECODE,
             codec,
             max_length=MAX_LENGTH,
             name=settings.name,

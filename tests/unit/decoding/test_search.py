@@ -184,6 +184,47 @@ def test_wide_beam_is_exhaustive_search(
         assert one.score == pytest.approx(other.score, abs=1e-5)
 
 
+def marian_search(
+    table: dict, vocabulary: int, *, beam: int, max_length: int, power: float
+) -> tuple[tuple[int, ...], float]:
+    """The best output of Marian's search: the beam is narrower by each hypothesis that ended."""
+    live, finished = [((), 0.0)], []
+    for length in range(max_length + 1):
+        candidates = []
+        for tokens, total in live:
+            scores = torch.tensor(table[tokens]).log_softmax(0)
+            allowed = [END] if length == max_length else range(1, vocabulary)
+            candidates += [((*tokens, token), total + scores[token].item()) for token in allowed]
+        candidates.sort(key=lambda candidate: -candidate[1])
+        best = candidates[: beam - len(finished)]
+        finished += [
+            (tokens[:-1], total / (length + 1) ** power)
+            for tokens, total in best
+            if tokens[-1] == END
+        ]
+        live = [candidate for candidate in best if candidate[0][-1] != END]
+    return max(finished, key=lambda one: one[1])
+
+
+@settings(max_examples=60)
+@given(
+    seeds=st.lists(st.integers(0, 10_000), min_size=1, max_size=4),
+    power=st.sampled_from([0.0, 0.6, 1.0]),
+    beam=st.integers(1, 4),
+)
+def test_narrow_search_is_that_of_marian(seeds: list[int], power: float, beam: int) -> None:
+    vocabulary, max_length = 5, 4
+    tables = [random_table(seed, vocabulary, max_length) for seed in seeds]
+    chosen = options(beam=beam, length_penalty=power, normalization="length", early_stop="narrow")
+    found = search(Table(tables, [0.0] * 5), chosen, max_lengths=[max_length] * len(tables))
+    for table, (hypothesis,) in zip(tables, found, strict=True):
+        tokens, score = marian_search(
+            table, vocabulary, beam=beam, max_length=max_length, power=power
+        )
+        assert hypothesis.tokens == tokens
+        assert hypothesis.score == pytest.approx(score, abs=1e-5)
+
+
 @settings(max_examples=100)
 @given(seed=st.integers(0, 10_000), power=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 2.0]))
 def test_early_stop_is_exact(seed: int, power: float) -> None:

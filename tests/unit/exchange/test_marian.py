@@ -76,6 +76,7 @@ def test_options_are_those_of_the_file(imported: dict[str, Path]) -> None:
     assert pieces.model.feed_forward_activation == "swish"
     assert words.model.feed_forward_activation == "relu"
     assert pieces.data.source_language == "en"
+    assert (pieces.decode.normalization, pieces.decode.early_stop) == ("length", "narrow")
 
 
 SETTINGS = "special:model.yml"
