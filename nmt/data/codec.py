@@ -300,12 +300,15 @@ class Codec:
         """The symbols that are never split, on both sides."""
         return self.source.spec.reserved
 
-    def extended(self, counts: Mapping[Side, Counts], *, most: int) -> "Codec":
+    def extended(
+        self, counts: Mapping[Side, Counts], *, most: int, symbols: Iterable[str] = ()
+    ) -> "Codec":
         """This codec with up to `most` more pieces in each vocabulary, from new counts of words.
 
-        All pieces keep their ids, and text without a new piece is encoded as before.
+        All pieces keep their ids, and text without a new piece is encoded as before. Reserved
+        `symbols` that are new are pieces, too.
         """
-        reserved = frozenset(self.source.spec.reserved)
+        reserved = tuple(dict.fromkeys([*self.reserved, *symbols]))
         words = {
             side: {word: count for word, count in counts[side].items() if word not in reserved}
             for side in SIDES
@@ -314,8 +317,8 @@ class Codec:
             self._learned, words, joint=self._joint, shared=self._shared, most=most
         )
         specs: dict[Side, TokenizerSpec] = {
-            "source": self.source.spec,
-            "target": self.target.spec,
+            "source": self.source.spec._replace(reserved=reserved),
+            "target": self.target.spec._replace(reserved=reserved),
         }
         return Codec(specs, learned, kind=self._kind, joint=self._joint, shared=shared)
 

@@ -290,8 +290,8 @@ def write_data(
     codec = make_codec(config, total, start, workers=workers)
     if unknown := sorted(set(data.reserved) - set(codec.reserved)):
         raise ConfigError(
-            f"{unknown[0]} is no reserved symbol of the model in train.start_from, and no symbol "
-            "can be added to its vocabulary; leave out this tag or symbol"
+            f"{unknown[0]} is no reserved symbol of the model in train.start_from; add it to its "
+            "vocabulary with data.extend_vocabulary, or leave out this tag or symbol"
         )
     codec.save(directory)
     train = encode_training(data, directory, codec, total=total, workers=workers)
@@ -311,7 +311,8 @@ def make_codec(config: Config, total: int, start: StartCodec | None, *, workers:
         return Codec.from_counts(config.data, counts, shared_vocabulary=shared_vocabulary(config))
     if most is None or start.is_extended:
         return start.codec
-    codec = start.codec.extended(count_words(config.data, total, workers=workers), most=most)
+    counts = count_words(config.data, total, workers=workers)
+    codec = start.codec.extended(counts, most=most, symbols=config.data.reserved)
     for side in SIDES:
         before, after = (len(getattr(it, side).vocabulary) for it in (start.codec, codec))
         logger.info("%s vocabulary: %d new pieces after %d", side, after - before, before)

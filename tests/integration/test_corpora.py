@@ -191,3 +191,26 @@ def test_a_changed_tag_prepares_the_data_again(tmp_path: Path) -> None:
     config["data"]["validation"][1]["tag"] = "<num>"
     assert prepare.main(["--config", str(write_run(tmp_path, config))]) == 0
     assert open_prepared(tmp_path / "prepared").fingerprint != before
+
+
+def test_a_run_that_starts_from_a_model_knows_its_tags_and_adds_others(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = corpora(tmp_path)
+    config["train"] |= {"start_from": str(reference / "run"), "max_updates": 5}
+    config["train"]["schedule"]["warmup"] = 2
+    del config["model"], config["data"]["subword"]
+    path = write_run(tmp_path, config)
+    assert train_in_child(path) == 0
+    config["data"]["train"][1]["tag"] = "<new>"
+    config["run_dir"] = str(tmp_path / "tagged")
+    path = write_run(tmp_path, config)
+    assert prepare.main(["--config", str(path)]) == 2
+    assert "<new> is no reserved symbol of the model in train.start_from" in capsys.readouterr().err
+    config["data"]["extend_vocabulary"] = 1
+    assert train_in_child(write_run(tmp_path, config)) == 0
+    before, after = (
+        open_prepared(directory / "prepared").codec.source for directory in (reference, tmp_path)
+    )
+    assert len(after.encode("<new>")) == len(before.encode("<noisy>")) == 2
+    assert after.encode("<noisy> ab <num> cde") == before.encode("<noisy> ab <num> cde")
