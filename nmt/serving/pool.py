@@ -43,11 +43,12 @@ class Worker:
         self.ending = asyncio.create_task(process.wait())
 
     @classmethod
-    async def start(cls, plan: WorkerPlan) -> "Worker":
-        """Start a process and wait until it has loaded the models."""
+    async def start(cls, plan: WorkerPlan, on_end: Callable[[object], None]) -> "Worker":
+        """Start a process and wait until it has loaded the models; `on_end` is called once."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*COMMAND, stdin=pipe, stdout=pipe)
         worker = cls(process)
+        worker.ending.add_done_callback(on_end)
         try:
             answer = await worker.ask(dataclasses.asdict(plan))
             if "error" in answer:
@@ -84,7 +85,7 @@ class Worker:
         """Let the process end when it has finished its work; its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return await self.ending
+        return await asyncio.shield(self.ending)
 
 
 class Pool:
@@ -115,10 +116,10 @@ class Pool:
 
         Raises if one of them cannot load the models, and ends the others.
         """
-        first = [] if count is not None else [await Worker.start(self.plan)]
+        first = [] if count is not None else [await Worker.start(self.plan, self.waiting.wake)]
         if count is None:
             count = len(os.sched_getaffinity(0)) if first[0].device == "cpu" else 1
-        starts = [Worker.start(self.plan) for _ in range(count - len(first))]
+        starts = [Worker.start(self.plan, self.waiting.wake) for _ in range(count - len(first))]
         found = [*first, *await asyncio.gather(*starts, return_exceptions=True)]
         self.workers = {one for one in found if isinstance(one, Worker)}
         for failure in found:
@@ -131,7 +132,6 @@ class Pool:
     async def _work(self, worker: Worker) -> None:
         """Give batches to a worker, and to those that take its place, until all have to end."""
         while not self.retired:
-            worker.ending.add_done_callback(self.waiting.wake)
             wanted = functools.partial(self._can_work, worker)
             batch = await self.waiting.next_batch(wanted)
             if batch is not None:
@@ -140,7 +140,7 @@ class Pool:
                 except WorkerEndedError:
                     self.waiting.put_back(batch)
                     worker.kill()
-                    await worker.ending
+                    await worker.end()
                 except asyncio.CancelledError:
                     refuse(batch, RefusedError(503, "the server is shutting down"))
                     raise
@@ -171,7 +171,7 @@ class Pool:
         for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
             await asyncio.sleep(pause)
             try:
-                worker = await Worker.start(self.plan)
+                worker = await Worker.start(self.plan, self.waiting.wake)
             except (UserError, WorkerEndedError) as error:
                 logger.error("a worker process cannot start: %s", error)
                 continue

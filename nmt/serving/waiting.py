@@ -140,7 +140,7 @@ class WaitingLines:
         self.turns.extend(submissions)
         self.wake()
 
-    def wake(self, *_: object) -> None:
+    def wake(self, _cause: object = None) -> None:
         """Let all who wait for a batch look whether they still want one."""
         self.changed.set()
 
