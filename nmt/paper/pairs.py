@@ -18,7 +18,6 @@ from nmt.analysis.figures import (
 from nmt.analysis.pairs import PairBatch, SegmentedPair, batch_attention
 from nmt.analysis.plotting import legend, new_figure, styled
 from nmt.checkpoint.model_directory import LoadedModel, load_model
-from nmt.checkpoint.selection import find_model
 from nmt.data.text import read_text
 from nmt.model.observe import Site
 
@@ -60,13 +59,13 @@ def extremes(ranked: Sequence[RankedPair]) -> dict[str, list[RankedPair]]:
 
 
 def pairs_picture(
-    run: Path, ranked: Sequence[RankedPair], *, layer: int, head: int, name: str
+    model: Path, ranked: Sequence[RankedPair], *, layer: int, head: int, name: str
 ) -> Picture | None:
     """Heat maps of one head of cross-attention: good pairs above, bad pairs below."""
     found = extremes(ranked)
     if not found["good"]:
         return None
-    loaded = load_model(find_model(run))
+    loaded = load_model(model)
     maps = {
         quality: [(pair, pair_map(loaded, pair, layer=layer, head=head)) for pair in pairs]
         for quality, pairs in found.items()

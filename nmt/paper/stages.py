@@ -57,7 +57,7 @@ def align(run: Run, gold: GoldText) -> None:
     options = ["--gold-index", str(gold.first), "--sentences", "0", "--output", str(output)]
     if gold.development is not None:
         options += ["--development", str(gold.development)]
-    arguments = ["--model", str(run.config.run_dir), *texts, *options]
+    arguments = ["--model", str(run.model), *texts, *options]
     with_stamp(run, "alignment", inputs, [output], lambda: command("analyze", arguments))
 
 
@@ -135,8 +135,9 @@ def ranked_pictures(grid: Sequence[Sequence[Cell]]) -> list[Picture]:
                 return []  # the command has said why
             layer, head = alignment_head(cell)
             ranked = read_ranked(source, target, scores)
-            run = cell.run.config.run_dir
-            picture = pairs_picture(run, ranked, layer=layer, head=head, name=cell.variant)
+            picture = pairs_picture(
+                cell.run.model, ranked, layer=layer, head=head, name=cell.variant
+            )
             return [] if picture is None else [picture]
     return []
 
@@ -155,7 +156,7 @@ def rank_pairs(run: Run) -> tuple[Path, Path, Path]:
                 for line in islice(read_text(text), RANKED_PAIRS):
                     writer.write(line)
         files = ["--source", str(own[0]), "--target", str(own[1]), "--output", str(scores)]
-        command("filter", ["--model", str(run.config.run_dir), *files])
+        command("filter", ["--model", str(run.model), *files])
 
     inputs = [file_digest(path) for path in (run.model / "MANIFEST.json", *texts)]
     with_stamp(run, FILTERED, inputs, [*own, scores], work)

@@ -212,7 +212,8 @@ def analyze(run: Run) -> None:
     texts = ["--source", str(source), "--target", str(target)]
     inputs = [file_digest(path) for path in (run.model / "MANIFEST.json", source, target)]
     inputs.append("--pdf")
-    arguments = ["--model", str(run.config.run_dir), *texts, "--pdf", "--output", str(output)]
+    model = ["--model", str(run.model), "--names", run.config.run_dir.name]
+    arguments = [*model, *texts, "--pdf", "--output", str(output)]
     with_stamp(run, "analyze", inputs, [output], lambda: command("analyze", arguments))
 
 

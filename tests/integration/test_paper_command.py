@@ -1,5 +1,6 @@
 """nmt-paper on a tiny task: killed, resumed, and made again from its scores."""
 
+import json
 import os
 import signal
 import subprocess
@@ -62,6 +63,13 @@ def test_all_scores_are_in_one_table(finished: Task) -> None:
     assert isinstance(run.values["score/BLEU"], float)
     assert 0 < float(run.values["analysis/statistics/cross/layer_0/sparsity"]) < 1
     assert set(run.group("curve/loss")) == {"6", "12"}
+
+
+def test_the_model_that_is_scored_is_the_one_that_is_analysed(finished: Task) -> None:
+    run = finished.runs / "rela-g"
+    document = json.loads((run / "analysis" / "analysis.json").read_bytes())
+    assert document["models"][0]["path"] == str(run / "average")
+    assert document["models"][0]["name"] == "rela-g"
 
 
 def test_the_same_figures_come_from_the_scores_alone(finished: Task, tmp_path: Path) -> None:
