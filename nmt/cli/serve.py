@@ -81,6 +81,10 @@ def read_models(given: Sequence[str]) -> dict[str, str]:
         if not equals or NAME.fullmatch(name) is None:
             directory = text
             name = os.path.basename(os.path.abspath(text))
+            if NAME.fullmatch(name) is None:
+                raise UserError(
+                    f"--model {text}: give NAME=DIR, with a name of letters, digits and ._-"
+                )
         if name in models:
             raise UserError(f"--model {text}: there is another model {name}; give NAME=DIR")
         models[name] = os.path.abspath(directory)

@@ -335,6 +335,7 @@ def test_mistakes_are_one_line(
             (2, f"--port {port}: Address already in use", ["--model", model, "--port", port]),
             (2, "there is another model softmax; give NAME=DIR", ["--model", model] * 2),
             (2, f"{keys}:1: expected a key of at least", ["--model", model, "--keys", str(keys)]),
+            (2, "give NAME=DIR, with a name of letters", ["--model", f"{model}/a b"]),
             (2, "--root-path: expected a path", ["--model", model, "--root-path", "x"]),
             (3, "expected a model or run directory", ["--model", "nowhere", "--workers", "1"]),
         ):  # fmt: skip
