@@ -104,10 +104,10 @@ def trajectory_drawing(model: str, name: str, trajectories: Sequence[Trajectory]
     for one in trajectories:
         colour = COLOURS[one.layer % len(COLOURS)]
         panels[one.type].plot(one.updates, one.values, color=colour, linewidth=1.1, alpha=0.8)
-    for axes in panels.values():
+    for type_, axes in panels.items():
         axes.set_xlabel("update")
         axes.locator_params(axis="x", nbins=4)
-        draw_landmarks(axes, name)
+        draw_landmarks(axes, name, named=type_ == types[-1])
     legend(
         figure,
         {f"layer {layer}": Line2D([], [], color=COLOURS[layer % len(COLOURS)]) for layer in layers},
@@ -118,16 +118,15 @@ def trajectory_drawing(model: str, name: str, trajectories: Sequence[Trajectory]
     return Drawing(f"{name}_trajectory_{file}", title, model, caption, figure)
 
 
-def draw_landmarks(axes: Axes, name: str) -> None:
-    """Mark the values at which a kind is another one."""
+def draw_landmarks(axes: Axes, name: str, *, named: bool) -> None:
+    """Mark the values at which a kind is another one, with the names right of the axes."""
     low, high = axes.get_ylim()
     for value, kind in LANDMARKS.get(name, {}).items():
         if low <= value <= high:
             axes.axhline(value, color="#AAAAAA", linewidth=1.0, linestyle=":", zorder=1)
-            place = (0.99, value)
-            text: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right"}
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-            axes.annotate(kind, place, va="center", color=GREY, fontsize=8, bbox=box, **text)
+            if named:
+                place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center"}
+                axes.annotate(kind, (1.02, value), color=GREY, **place)
 
 
 def histogram_drawing(analysis: Analysis, name: str) -> Drawing:
