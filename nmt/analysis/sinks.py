@@ -1,4 +1,4 @@
-"""What remains of sparsity, entropy and diversity without sinks, and the null rate of whole layers.
+"""Sparsity, entropy and diversity without sinks, and the null rate of whole layers.
 
 Heads that have nothing to look for often attend to the end symbol, the first token or punctuation
 (footnote 3 of the paper). These keys are left out here: weights that sum to 1 are divided by what

@@ -1,4 +1,4 @@
-"""What heads learn besides matrices, such as alphas and thresholds, over the updates of a run.
+"""The learned parameters of heads, such as alphas and thresholds, over the updates of a run.
 
 The records of validations in metrics.jsonl have one number per head, such as `alpha_3`, for each
 sublayer.

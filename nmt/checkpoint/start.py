@@ -55,7 +55,7 @@ class Start:
         return StartCodec(self.loaded.codec, codec_digest(self.loaded.files))
 
     def record(self) -> dict[str, Any]:
-        """What the run's checkpoints say of its start."""
+        """The record of the start in the run's checkpoints."""
         return {
             "path": str(self.loaded.path.resolve()),
             "sha256": self.loaded.files[MODEL].sha256,

@@ -249,7 +249,7 @@ class BatchStream:
     pinned: bool = False
 
     def plan(self, epoch: int, *, done: int = 0) -> EpochPlan:
-        """The batches of one epoch, which is under way when so many updates are `done`.
+        """The batches of the epoch that is under way after `done` updates.
 
         Raises DataError if the files have changed.
         """
@@ -267,7 +267,7 @@ class BatchStream:
         )
 
     def updates(self, start: StreamState = STREAM_START, *, done: int = 0) -> Iterator[Update]:
-        """The updates from `start` on, without end, after so many updates have been `done`.
+        """The updates from `start` on, without end, after `done` updates.
 
         Closing the iterator stops its thread.
         """

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 CHINESE = ("zh", "cmn", "yue", "wuu", "lzh")
 WITHOUT_SPACES = ("ja", "th", "lo", "km", "my", "bo", "dz")
 
-# The subwords for up to so many pairs. A small corpus has few occurrences of long pieces: Sennrich
+# The subwords by the largest number of pairs. Long pieces are rare in a small corpus: Sennrich
 # and Zhang (2019) and Araabi and Monz (2020) measured the best sizes for little data, and 32,000 is
 # usual from a few million pairs.
 SUBWORDS = ((30_000, 4_000), (300_000, 8_000), (3_000_000, 16_000))
@@ -64,7 +64,7 @@ def choose_tokenizer(kind: TokenizerKind, language: str) -> TokenizerKind:
 
 
 def num_subwords(pairs: int) -> int:
-    """The number of merges or pieces for a corpus of so many pairs."""
+    """The number of merges or pieces for a corpus, by its number of pairs."""
     return next((size for most, size in SUBWORDS if pairs <= most), MOST_SUBWORDS)
 
 

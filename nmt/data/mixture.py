@@ -21,7 +21,7 @@ PASS_ORDER = 1  # tells the seeds of these orders from those of epochs
 
 
 @dataclass(frozen=True)
-class Part:
+class MixturePart:
     """The pairs of one corpus: their place among all, their weight and their window of updates."""
 
     name: str
@@ -37,7 +37,7 @@ class Part:
 class Mixture:
     """The corpora of a training."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[MixturePart, ...]
 
     @classmethod
     def of(cls, corpora: Sequence[TrainingCorpus], sizes: Sequence[int]) -> "Mixture":
@@ -45,7 +45,7 @@ class Mixture:
         assert len(corpora) == len(sizes)
         mixture = cls(
             tuple(
-                Part(
+                MixturePart(
                     name=corpus.name or "train",
                     index=index,
                     first=first,
@@ -63,8 +63,8 @@ class Mixture:
             mixture.check_shares(start)
         return mixture
 
-    def active(self, done: int) -> list[Part]:
-        """The corpora in use when so many updates are done."""
+    def active(self, done: int) -> list[MixturePart]:
+        """The corpora in use after a number of updates."""
         return [
             part
             for part in self.parts
@@ -87,7 +87,7 @@ class Mixture:
             border = self.border_after(border)
         return starts
 
-    def share(self, part: Part, *, done: int) -> Fraction:
+    def share(self, part: MixturePart, *, done: int) -> Fraction:
         """The share of a corpus in the pairs that are drawn."""
         return part.weight / sum(other.weight for other in self.active(done))
 
@@ -139,7 +139,7 @@ def describe_mixture(mixture: Mixture) -> list[str]:
     return lines
 
 
-def endless(part: Part, start: int, end: int, *, seed: int) -> Positions:
+def endless(part: MixturePart, start: int, end: int, *, seed: int) -> Positions:
     """The pairs from `start` to `end` of a corpus that is gone through again and again."""
     pieces: list[Positions] = []
     while start < end:

@@ -69,7 +69,7 @@ class Resegmenter:
         return Ragged(segmented.values, ids_before[np.append(first, count)])
 
 
-class Symbols:
+class SymbolIds:
     """The numbers of symbols; the first are those of a vocabulary's ids."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -102,7 +102,7 @@ def make_resegmenter(side: SideCodec, strength: float, *, unigram: bool) -> Rese
 
 
 def _of_bpe(side: SideCodec, bpe: BPE, strength: float) -> Resegmenter:
-    symbols, vocabulary, fixed = Symbols(side.vocabulary), side.vocabulary, fixed_ids(side)
+    symbols, vocabulary, fixed = SymbolIds(side.vocabulary), side.vocabulary, fixed_ids(side)
     spelled: list[list[int]] = []
     for index, piece in enumerate(vocabulary.pieces):
         if fixed[index]:
@@ -126,7 +126,7 @@ def _of_bpe(side: SideCodec, bpe: BPE, strength: float) -> Resegmenter:
 def _of_sentencepiece(
     side: SideCodec, model: SentencePiece, strength: float, *, unigram: bool
 ) -> Resegmenter:
-    symbols, vocabulary, fixed = Symbols(side.vocabulary), side.vocabulary, fixed_ids(side)
+    symbols, vocabulary, fixed = SymbolIds(side.vocabulary), side.vocabulary, fixed_ids(side)
     for index, piece in enumerate(vocabulary.pieces):
         fixed[index] |= model.is_byte(piece)
     spelled = [
@@ -168,14 +168,14 @@ def fixed_ids(side: SideCodec) -> npt.NDArray[np.bool_]:
     return fixed
 
 
-def _with_merged(symbols: Symbols, pairs: Sequence[Sequence[str]]) -> list[str]:
+def _with_merged(symbols: SymbolIds, pairs: Sequence[Sequence[str]]) -> list[str]:
     """All symbols, those that pairs merge to among them."""
     for left, right in pairs:
         symbols.numbers([left, right, left + right])
     return list(symbols)
 
 
-def _merger(symbols: Symbols, pairs: Sequence[Sequence[str]]) -> Merger:
+def _merger(symbols: SymbolIds, pairs: Sequence[Sequence[str]]) -> Merger:
     left = np.array(symbols.numbers(pair[0] for pair in pairs), dtype=np.int64)
     right = np.array(symbols.numbers(pair[1] for pair in pairs), dtype=np.int64)
     merged = np.array(symbols.numbers("".join(pair) for pair in pairs), dtype=np.int64)

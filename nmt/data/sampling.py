@@ -29,7 +29,7 @@ class SubwordSampling:
     def of(
         cls, subword: SubwordConfig, codec: Codec, *, seed: int, max_length: int
     ) -> "SubwordSampling | None":
-        """What the config asks for, or None."""
+        """The sampling that the config asks for, or None."""
         sides = {"source": codec.source, "target": codec.target}
         resegmenters = {
             side: make_resegmenter(sides[side], strength, unigram=subword.model == "unigram")

@@ -48,7 +48,7 @@ def exact_match(model: Transformer) -> float:
 def learn_reversal(
     attention: AttentionTypesConfig, *, most_updates: int, layers: int = 1, seed: int = 1
 ) -> Learned:
-    """Train a small model until the task is learned, for at most so many updates."""
+    """Train a small model until the task is learned, for `most_updates` at most."""
     torch.manual_seed(seed)
     config = ModelConfig(
         dim=64,

@@ -68,7 +68,7 @@ REPEATED = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class FolderSettings:
     """config.json and generation_config.json of a folder."""
 
     path: Path
@@ -155,7 +155,7 @@ def import_huggingface(folder: Path, output: Path, *, languages: Mapping[Side, s
     write_model(output, config, codec, weights)
 
 
-def read_settings(folder: Path) -> Settings:
+def read_settings(folder: Path) -> FolderSettings:
     """The settings of a folder, which has to be of a MarianMT model."""
     if not folder.is_dir():
         raise DataError(f"{folder}: expected the folder of a MarianMT model")
@@ -165,11 +165,11 @@ def read_settings(folder: Path) -> Settings:
     if kind != MODEL_TYPE:
         raise DataError(f"{path}: model_type: expected {MODEL_TYPE}, got {kind!r:.80}")
     generation = folder / "generation_config.json"
-    return Settings(path, values, read_json(generation) if generation.exists() else values)
+    return FolderSettings(path, values, read_json(generation) if generation.exists() else values)
 
 
 def read_model_config(
-    settings: Settings, vocabularies: Mapping[Side, ForeignVocabulary]
+    settings: FolderSettings, vocabularies: Mapping[Side, ForeignVocabulary]
 ) -> ModelConfig:
     """Our options for the same model."""
     activation = settings.get("activation_function", str)
@@ -205,7 +205,7 @@ def read_model_config(
     )
 
 
-def read_decode_config(settings: Settings) -> DecodeConfig:
+def read_decode_config(settings: FolderSettings) -> DecodeConfig:
     """The search options that `generate` would take."""
     beam = settings.generation.get("num_beams", 1)
     power = settings.generation.get("length_penalty", 1.0)
@@ -215,7 +215,7 @@ def read_decode_config(settings: Settings) -> DecodeConfig:
 
 
 def read_codec(
-    folder: Path, settings: Settings, languages: Mapping[Side, str | None]
+    folder: Path, settings: FolderSettings, languages: Mapping[Side, str | None]
 ) -> tuple[Codec, dict[Side, ForeignVocabulary]]:
     """Two sentencepiece models, and the ids of their pieces."""
     described = folder / "tokenizer_config.json"

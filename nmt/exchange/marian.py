@@ -94,7 +94,7 @@ NORM_PARTS = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class MarianSettings:
     """The settings that a model file holds."""
 
     name: str
@@ -155,7 +155,7 @@ def import_marian(
     write_model(output, config, codec, weights)
 
 
-def read_settings(arrays: Npz) -> Settings:
+def read_settings(arrays: Npz) -> MarianSettings:
     """The settings of a model, after a check that nmt can represent it."""
     if SETTINGS not in arrays.specs:
         raise DataError(f"{arrays.name}: expected the array {SETTINGS} of a model of Marian")
@@ -174,11 +174,11 @@ def read_settings(arrays: Npz) -> Settings:
         if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
             expected = " or ".join(repr(one) for one in allowed)
             raise DataError(f"{name}: {key}: nmt has {expected} only, got {value!r:.80}")
-    return Settings(name, values)
+    return MarianSettings(name, values)
 
 
 def read_model_config(
-    settings: Settings, vocabularies: Mapping[Side, ForeignVocabulary]
+    settings: MarianSettings, vocabularies: Mapping[Side, ForeignVocabulary]
 ) -> ModelConfig:
     """Our options for the same model."""
     before, after, top = (
@@ -215,7 +215,7 @@ def read_model_config(
 
 
 def read_codec(
-    files: Mapping[Side, Path], settings: Settings, languages: Mapping[Side, str | None]
+    files: Mapping[Side, Path], settings: MarianSettings, languages: Mapping[Side, str | None]
 ) -> tuple[Codec, dict[Side, ForeignVocabulary]]:
     """The vocabularies of both sides: sentencepiece models, or words with their ids in YAML."""
     kinds = {side: path.suffix for side, path in files.items()}

@@ -115,7 +115,7 @@ class TracedHeadNorm(nn.Module):
 
 
 def traceable(model: Transformer, *, positions: int) -> Transformer:
-    """A copy of a model that can be traced, with positions for so many tokens."""
+    """A copy of a model that can be traced, with a table of `positions` positions."""
     model = copy.deepcopy(model).eval()
     for module in model.modules():
         if isinstance(module, AttentionCore):

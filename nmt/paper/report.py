@@ -41,7 +41,7 @@ PAIRS_HELP = (
 
 @dataclass(frozen=True)
 class Extras:
-    """What the report shows besides scores."""
+    """The contents of the report besides scores."""
 
     paper: Mapping[str, PaperScore] = field(default_factory=dict)
     speeds: Speeds = field(default_factory=Speeds)

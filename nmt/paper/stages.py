@@ -1,4 +1,4 @@
-"""What nmt-paper does with each run of a grid after it is scored: each part is done once."""
+"""The stages of nmt-paper for each run of a grid after it is scored; each is done once."""
 
 import logging
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ from nmt.serving.keys import Keys
 from nmt.serving.languages import language_name, list_languages
 from nmt.serving.limits import ServerLimits
 from nmt.serving.messages import ServedModel
-from nmt.serving.metrics import TYPE, Metrics
+from nmt.serving.metrics import TYPE, ServerMetrics
 from nmt.serving.openapi import describe_api, reference_page
 from nmt.serving.pool import Pool
 from nmt.serving.service import (
@@ -51,7 +51,7 @@ class Api:
         waiting: WaitingLines,
         limits: ServerLimits,
         keys: Keys | None,
-        metrics: Metrics,
+        metrics: ServerMetrics,
         *,
         log_text: bool,
     ) -> None:
@@ -108,7 +108,7 @@ class Api:
         return JSONResponse([{k: v for k, v in each.items() if k != "path"} for each in found])
 
     async def settings(self, _request: Request) -> Response:
-        """What LibreTranslate tells its own page and its clients."""
+        """The settings that LibreTranslate gives to its own page and to its clients."""
         first = next(iter(self.pool.models.values()))
         codes = {"source": first.source, "target": first.target}
         return JSONResponse(

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from nmt.serving.metrics import Metrics
+from nmt.serving.metrics import ServerMetrics
 
 access = logging.getLogger("nmt.serving.access")
 
@@ -33,7 +33,9 @@ class Edge:
     Handlers put what is to be logged about a request into `scope["facts"]`.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str], *, seconds: float) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: ServerMetrics, paths: set[str], *, seconds: float
+    ) -> None:
         self.app = app
         self.metrics = metrics
         self.paths = paths  # those that are counted by themselves
@@ -73,7 +75,7 @@ class Edge:
 
 
 def patient_protocol(patience: float) -> type[H11Protocol]:
-    """Connections that are closed when no request arrives for so many seconds, or twice as long."""
+    """Connections that are closed after `patience` to twice as many seconds without a request."""
 
     class PatientProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -22,7 +22,7 @@ class ServerLimits:
     )
     max_queue: Positive = field(
         default=10_000,
-        metadata=shown("lines that wait; with so many, a request is refused (default: 10,000)"),
+        metadata=shown("most lines that wait; beyond, requests are refused (default: 10,000)"),
     )
     max_seconds: PositiveFloat = field(
         default=60.0,

@@ -1,4 +1,4 @@
-"""What the server counts, in the text format of Prometheus."""
+"""The counters of the server, in the text format of Prometheus."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -10,7 +10,7 @@ BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Metrics:
+class ServerMetrics:
     """Counters since the start of the server."""
 
     def __init__(self) -> None:

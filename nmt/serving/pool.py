@@ -20,8 +20,8 @@ from nmt.serving.messages import (
     encode_message,
     receive_message,
 )
-from nmt.serving.metrics import Metrics
-from nmt.serving.waiting import Batch, RefusedError, WaitingLines
+from nmt.serving.metrics import ServerMetrics
+from nmt.serving.waiting import LineBatch, RefusedError, WaitingLines
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class WorkerEndedError(Exception):
     """A worker process ended, or took too long to answer."""
 
 
-class Worker:
+class ServingWorker:
     """A process that has loaded the models."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -43,7 +43,7 @@ class Worker:
         self.ending = asyncio.create_task(process.wait())
 
     @classmethod
-    async def start(cls, plan: WorkerPlan, on_end: Callable[[object], None]) -> "Worker":
+    async def start(cls, plan: WorkerPlan, on_end: Callable[[object], None]) -> "ServingWorker":
         """Start a process and wait until it has loaded the models; `on_end` is called once."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*COMMAND, stdin=pipe, stdout=pipe)
@@ -95,7 +95,7 @@ class Pool:
         self,
         plan: WorkerPlan,
         waiting: WaitingLines,
-        metrics: Metrics,
+        metrics: ServerMetrics,
         *,
         seconds: float,
         on_change: Callable[[], None],
@@ -106,30 +106,34 @@ class Pool:
         self.seconds = seconds  # after which a worker without an answer is killed
         self.on_change = on_change  # called when the files of a model are not those that it has
         self.models: dict[str, ServedModel] = {}
-        self.workers: set[Worker] = set()
+        self.workers: set[ServingWorker] = set()
         self.tasks: list[asyncio.Task[None]] = []
         self.replacing: set[asyncio.Task[None] | None] = set()  # tasks without a worker
         self.retired = False
 
     async def start(self, count: int | None) -> None:
-        """Start so many processes (None: one per core, or one on a GPU), then take batches.
+        """Start `count` processes (None: one per core, or one on a GPU), then take batches.
 
         Raises if one of them cannot load the models, and ends the others.
         """
-        first = [] if count is not None else [await Worker.start(self.plan, self.waiting.wake)]
+        first = (
+            [] if count is not None else [await ServingWorker.start(self.plan, self.waiting.wake)]
+        )
         if count is None:
             count = len(os.sched_getaffinity(0)) if first[0].device == "cpu" else 1
-        starts = [Worker.start(self.plan, self.waiting.wake) for _ in range(count - len(first))]
+        starts = [
+            ServingWorker.start(self.plan, self.waiting.wake) for _ in range(count - len(first))
+        ]
         found = [*first, *await asyncio.gather(*starts, return_exceptions=True)]
-        self.workers = {one for one in found if isinstance(one, Worker)}
+        self.workers = {one for one in found if isinstance(one, ServingWorker)}
         for failure in found:
-            if not isinstance(failure, Worker):
+            if not isinstance(failure, ServingWorker):
                 await self.stop()
                 raise failure
         self.models = next(iter(self.workers)).models
         self.tasks = [asyncio.create_task(self._work(worker)) for worker in self.workers]
 
-    async def _work(self, worker: Worker) -> None:
+    async def _work(self, worker: ServingWorker) -> None:
         """Give batches to a worker, and to those that take its place, until all have to end."""
         while not self.retired:
             wanted = functools.partial(self._can_work, worker)
@@ -150,11 +154,11 @@ class Pool:
             elif not self.retired:
                 worker = await self._replace(worker)
 
-    def _can_work(self, worker: Worker) -> bool:
+    def _can_work(self, worker: ServingWorker) -> bool:
         """Whether a worker is there to take a batch."""
         return not self.retired and not worker.ending.done()
 
-    async def _replace(self, worker: Worker) -> Worker:
+    async def _replace(self, worker: ServingWorker) -> ServingWorker:
         """Another worker for one that ended, as soon as one can be started."""
         self.workers.remove(worker)
         logger.warning("a worker process ended unexpectedly (exit code %d)", await worker.end())
@@ -166,12 +170,12 @@ class Pool:
         finally:
             self.replacing.remove(task)
 
-    async def _start_again(self) -> Worker:
+    async def _start_again(self) -> ServingWorker:
         """A worker with the models of the others."""
         for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
             await asyncio.sleep(pause)
             try:
-                worker = await Worker.start(self.plan, self.waiting.wake)
+                worker = await ServingWorker.start(self.plan, self.waiting.wake)
             except (UserError, WorkerEndedError) as error:
                 logger.error("a worker process cannot start: %s", error)
                 continue
@@ -204,12 +208,12 @@ class Pool:
         await asyncio.gather(*(worker.end() for worker in self.workers))
 
 
-def batch_message(batch: Batch) -> Message:
+def batch_message(batch: LineBatch) -> Message:
     """The message that asks a worker for the answers to a batch."""
     return {**dataclasses.asdict(batch.kind), "items": [item.content for item in batch.items]}
 
 
-def deliver(batch: Batch, answer: Message) -> None:
+def deliver(batch: LineBatch, answer: Message) -> None:
     """Give the answers of a worker to those who wait for them."""
     for item, found in zip(batch.items, answer["answers"], strict=True):
         if "failure" in found:
@@ -218,7 +222,7 @@ def deliver(batch: Batch, answer: Message) -> None:
             item.answer.set_result(found)
 
 
-def refuse(batch: Batch, error: RefusedError) -> None:
+def refuse(batch: LineBatch, error: RefusedError) -> None:
     """Answer all lines of a batch with an error."""
     for item in batch.items:
         item.refuse(error)

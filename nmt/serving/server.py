@@ -17,7 +17,7 @@ from nmt.serving.edge import Edge, patient_protocol
 from nmt.serving.keys import Keys
 from nmt.serving.limits import ServerLimits
 from nmt.serving.messages import WorkerPlan
-from nmt.serving.metrics import Metrics
+from nmt.serving.metrics import ServerMetrics
 from nmt.serving.pool import Pool, WorkerEndedError
 from nmt.serving.waiting import WaitingLines
 
@@ -53,7 +53,7 @@ class TranslationServer:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         limits = settings.limits
         self.waiting = WaitingLines(wait=BATCH_WAIT, limit=limits.max_queue)
         self.api = Api(

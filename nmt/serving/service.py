@@ -45,7 +45,7 @@ def choose_model(models: Mapping[str, ServedModel], choice: ModelChoice) -> Serv
 
 
 def check_alternatives(model: ServedModel, alternatives: int) -> None:
-    """Raise if the search does not find so many translations."""
+    """Raise for more alternatives than the search finds."""
     if alternatives >= model.beam:
         raise RefusedError(
             400, f"alternatives: expected at most {model.beam - 1}, got {alternatives}"
@@ -98,7 +98,7 @@ async def translate_lines(
     """The answers to any number of lines, in order, each as soon as those before it are there.
 
     The next lines are put into the queue before the answers to those before are read, but never
-    all of them. An answer may take so many seconds.
+    all of them. Each answer may take `seconds`.
     """
     kind = BatchKind("translate", model.name)
     submissions: deque[Submission] = deque()

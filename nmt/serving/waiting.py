@@ -77,7 +77,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Batch:
+class LineBatch:
     """Lines that are given to a worker together."""
 
     kind: BatchKind
@@ -89,7 +89,7 @@ class WaitingLines:
 
     def __init__(self, *, wait: float, limit: int) -> None:
         self.wait = wait  # seconds; a worker waits on while lines keep coming
-        self.limit = limit  # lines; when so many wait, further requests are refused
+        self.limit = limit  # most lines that wait; beyond, requests are refused
         self.turns: deque[Submission] = deque()
         self.num_idle = 0  # workers that wait for a batch
         self.changed = asyncio.Event()
@@ -124,7 +124,7 @@ class WaitingLines:
             if not item.answer.cancel() and not item.answer.cancelled():
                 item.answer.exception()  # mark it as seen
 
-    def put_back(self, batch: Batch) -> None:
+    def put_back(self, batch: LineBatch) -> None:
         """Let lines be tried again, each by itself, after their worker ended unexpectedly."""
         for item in batch.items:
             item.endings += 1
@@ -144,7 +144,7 @@ class WaitingLines:
         """Let all who wait for a batch look whether they still want one."""
         self.changed.set()
 
-    async def next_batch(self, wanted: Callable[[], bool]) -> Batch | None:
+    async def next_batch(self, wanted: Callable[[], bool]) -> LineBatch | None:
         """The next lines for a worker, after a short time in which others may come.
 
         None if it is not wanted any more.
@@ -173,7 +173,7 @@ class WaitingLines:
             self.turns = deque(one for one in self.turns if one.waiting)
         return bool(self.turns)
 
-    def _take(self) -> Batch:
+    def _take(self) -> LineBatch:
         """Lines of one kind, one of each request in turn; idle workers share what there is."""
         kind = self.turns[0].kind
         alike = deque(one for one in self.turns if one.kind == kind)
@@ -194,4 +194,4 @@ class WaitingLines:
             else:
                 alike.popleft()
         self.turns.rotate(-1)
-        return Batch(kind, items)
+        return LineBatch(kind, items)
