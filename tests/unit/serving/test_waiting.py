@@ -10,7 +10,7 @@ pytest.importorskip("starlette", reason="needs starlette: pip install 'nmt[serve
 
 from nmt.serving.messages import ServedModel
 from nmt.serving.service import translate_lines
-from nmt.serving.waiting import BATCH_LINES, Batch, BatchKind, RefusedError, WaitingLines
+from nmt.serving.waiting import BATCH_LINES, BatchKind, LineBatch, RefusedError, WaitingLines
 
 KIND = BatchKind("translate", "model")
 MODEL = ServedModel("model", "", "en", "de", "", 4, {}, {}, 4)
@@ -20,13 +20,13 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 20))
 
 
-async def take(waiting: WaitingLines) -> Batch:
+async def take(waiting: WaitingLines) -> LineBatch:
     batch = await waiting.next_batch(lambda: True)
     assert batch is not None
     return batch
 
 
-def contents(batch: Batch) -> list[Any]:
+def contents(batch: LineBatch) -> list[Any]:
     return [item.content for item in batch.items]
 
 
