@@ -82,6 +82,11 @@ class FolderSettings:
             raise DataError(f"{self.path}: {key}: expected {kind.__name__}, got {value!r:.80}")
         return value
 
+    def number(self, key: str, default: float) -> float:
+        """A value of config.json that is a number."""
+        value = self.values.get(key, default)
+        return float(value) if type(value) is int else float(self.get(key, float, default))
+
     def both(self, key: str) -> int:
         """A size that encoder and decoder have to share."""
         encoder, decoder = (self.get(f"{side}_{key}", int) for side in ("encoder", "decoder"))
@@ -194,9 +199,9 @@ def read_model_config(
         decoder_layers=settings.get("decoder_layers", int),
         feed_forward_dim=settings.both("ffn_dim"),
         feed_forward_activation=ACTIVATIONS[activation],
-        dropout=float(settings.values.get("dropout", 0.1)),
-        attention_dropout=float(settings.values.get("attention_dropout", 0.0)),
-        feed_forward_dropout=float(settings.values.get("activation_dropout", 0.0)),
+        dropout=settings.number("dropout", 0.1),
+        attention_dropout=settings.number("attention_dropout", 0.0),
+        feed_forward_dropout=settings.number("activation_dropout", 0.0),
         norm_epsilon=EPSILON,
         scale_embeddings=settings.get("scale_embedding", bool, False),
         position_wavelengths="exclusive",

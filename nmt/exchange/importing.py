@@ -74,11 +74,12 @@ def read_vocabulary(
     """A vocabulary whose ids are 0 to the number of pieces - 1, each once."""
     if not 0 < len(ids) <= MAX_PIECES:
         raise DataError(f"{name}: expected 1 to {MAX_PIECES} pieces, got {len(ids)}")
-    if "" in ids or sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
+    numbers = {row for row in ids.values() if type(row) is int}
+    if "" in ids or numbers != set(range(len(ids))) or not is_unicode("".join(ids)):
         raise DataError(f"{name}: expected the ids 0 to {len(ids) - 1}, each for one piece of text")
     for symbol in (end, unknown, *([] if start is None else [start])):
         if symbol not in ids:
-            raise DataError(f"{name}: expected the symbol {symbol}, which is missing")
+            raise DataError(f"{name}: expected the symbol {symbol!a:.80}, which is missing")
     return ForeignVocabulary(
         tuple(sorted(ids, key=ids.__getitem__)),
         start=ABSENT if start is None else ids[start],
@@ -86,6 +87,15 @@ def read_vocabulary(
         unknown=ids[unknown],
         padding=ABSENT if padding is None else ids[padding],
     )
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written: JSON can hold halves of surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class ForeignTensors(Protocol):

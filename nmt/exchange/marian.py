@@ -1,7 +1,7 @@
 """Transformers of Marian: an .npz file with its settings inside, and two vocabularies."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -165,7 +165,7 @@ def read_settings(arrays: Npz) -> MarianSettings:
     try:
         text = arrays.array(SETTINGS).tobytes().rstrip(b"\0").decode()
         values = yaml.load(text, Loader=SettingsLoader)  # noqa: S506 (it makes plain values only)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise DataError(f"{name}: expected YAML ({str(error).splitlines()[0]:.100})") from None
     if not isinstance(values, dict):
         raise DataError(f"{name}: expected a YAML mapping")
@@ -253,17 +253,29 @@ def read_words(path: Path) -> dict[str, int]:
     data = read_bytes(path)
     try:
         if path.suffix not in (".yml", ".yaml", ".json"):
-            return {word: row for row, word in enumerate(data.decode().splitlines())}
-        # All is text to this loader, as it is to Marian: `no` is a word.
-        values = yaml.load(data, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))  # noqa: S506
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            lines = data.decode().removesuffix("\n").split("\n")
+            return {word.removesuffix("\r"): row for row, word in enumerate(lines)}
+        return dict(read_entries(data, path))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: expected YAML ({str(error).splitlines()[0]:.100})") from None
-    if not isinstance(values, dict):
-        raise DataError(f"{path}: expected a YAML mapping from words to ids")
-    for word, row in values.items():
-        if not isinstance(word, str) or not isinstance(row, str) or not ID.fullmatch(row):
+
+
+def read_entries(data: bytes, path: Path) -> Iterator[tuple[str, int]]:
+    """The entries of a YAML mapping from words to ids, without any depth that could fill the stack.
+
+    All is text, as it is to Marian: `no` is a word.
+    """
+    events = yaml.parse(data, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    kinds = (yaml.StreamStartEvent, yaml.DocumentStartEvent, yaml.MappingStartEvent)
+    for kind in kinds:
+        if not isinstance(next(events), kind):
+            raise DataError(f"{path}: expected a YAML mapping from words to ids")
+    while not isinstance(word := next(events), yaml.MappingEndEvent):
+        row = next(events)
+        both = isinstance(word, yaml.ScalarEvent) and isinstance(row, yaml.ScalarEvent)
+        if not both or not ID.fullmatch(row.value):
             raise DataError(f"{path}: expected words with their ids, got another entry")
-    return {word: int(row) for word, row in values.items()}
+        yield word.value, int(row.value)
 
 
 def read_weights(

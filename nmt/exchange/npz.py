@@ -1,7 +1,11 @@
 """Arrays of NumPy's .npz files, read with limits and without unpickling anything."""
 
+import lzma
 import math
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +24,11 @@ MAX_DIMENSIONS = 4
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 # float16 and the numbers of settings; a pickled object has the type O, which is not among them.
 TYPES = ("float32", "float16", "int8", "uint8", "int32")
+# What the libraries raise for archives and headers with wrong bytes.
+DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError),
+    *(OSError, EOFError, KeyError, ValueError, SyntaxError, RuntimeError, MemoryError),
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ class Npz:
                 member.filename.removesuffix(".npy"): read_spec(archive, member, path)
                 for member in members
             }
-        except (zipfile.BadZipFile, NotImplementedError, OSError, EOFError) as error:
+        except DAMAGED as error:
             raise DataError(f"{path}: not an .npz file, or damaged ({error!s:.100})") from None
         if len(specs) != len(members):
             raise DataError(f"{path}: an array comes twice")
@@ -71,7 +80,7 @@ class Npz:
             with self.archive.open(f"{key}.npy") as file:
                 skip_header(file)
                 data = file.read(spec.num_bytes)
-        except (zipfile.BadZipFile, OSError, EOFError, KeyError, ValueError) as error:
+        except DAMAGED as error:
             raise DataError(f"{self.name}: {key}: cannot be read ({error!s:.100})") from None
         if len(data) != spec.num_bytes:
             raise DataError(f"{self.name}: {key}: expected {spec.num_bytes} bytes, got {len(data)}")
@@ -106,7 +115,7 @@ def read_spec(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> 
     try:
         with archive.open(member) as file:
             shape, is_fortran, dtype = skip_header(file)
-    except (ValueError, SyntaxError, RuntimeError) as error:
+    except (tokenize.TokenError, ValueError, SyntaxError, RuntimeError) as error:
         raise DataError(f"{path}: {name!r:.80}: not an array ({error!s:.100})") from None
     if dtype.name not in TYPES or not dtype.isnative:
         raise DataError(f"{path}: {name!r:.80}: expected numbers, got the type {dtype!s:.40}")

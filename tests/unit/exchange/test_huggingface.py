@@ -155,6 +155,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         "embed_positions.weight: expected sinusoids",
     ),
     "size": (lambda x: change_config(x, vocab_size=77), "expected 77 pieces"),
+    "dropout": (lambda x: change_config(x, dropout=None), "dropout: expected float, got None"),
     "pickle": (only_pickle, "safe_serialization=True"),
     "no weights": (lambda x: (x / WEIGHTS).unlink(), "model.safetensors: not found"),
     "no pieces": (lambda x: (x / "source.spm").unlink(), "source.spm: cannot be read"),
@@ -183,9 +184,17 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda x: change_vocabulary(x, lambda ids: ids.update({"▁": 10**6})),
         "each for one piece",
     ),
+    "ids of text": (
+        lambda x: change_vocabulary(x, lambda ids: ids.update({"▁": str(ids["▁"])})),
+        "each for one piece",
+    ),
+    "half a character": (
+        lambda x: change_vocabulary(x, lambda ids: ids.update({"\ud800": ids.pop("▁")})),
+        "each for one piece",
+    ),
     "no unknown": (
         lambda x: change_vocabulary(x, lambda ids: ids.update({"<u>": ids.pop("<unk>")})),
-        "expected the symbol <unk>",
+        "expected the symbol '<unk>'",
     ),
 }
 

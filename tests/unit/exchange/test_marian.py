@@ -19,6 +19,7 @@ from nmt.checkpoint.model_directory import load_model
 from nmt.checkpoint.store import verify
 from nmt.cli.import_ import main
 from nmt.decoding.translator import Translator
+from nmt.exchange.marian import read_words
 from nmt.ops.backend import force_backend
 
 FOLDER = Path(__file__).parent / "marian"
@@ -126,6 +127,9 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "many": (setting("enc-depth", "1000000000"), "encoder_layers"),
     "bomb": (lambda x: change_settings(x, lambda text: f"{text}\n{BOMB}"), "expected no aliases"),
     "no YAML": (lambda x: change_settings(x, lambda _: "a: b: c"), "expected YAML"),
+    "no date": (setting("version", "2021-99-99"), "expected YAML (month must be in 1..12)"),
+    "no whole number": (setting("dim-emb", "!!int ''"), "expected YAML"),
+    "no time": (setting("version", "!!timestamp x"), "expected YAML"),
     "a list": (lambda x: change_settings(x, lambda _: "[]"), "expected a YAML mapping"),
     "no settings": (lambda x: x.pop(SETTINGS), f"expected the array {SETTINGS}"),
     "missing": (lambda x: x.pop(NORM), f"{NORM} is missing"),
@@ -171,6 +175,7 @@ HOSTILE = {
     "negative": (header("(-4, 4)"), "does not hold"),
     "dimensions": (header("(" + "1, " * 30 + ")"), "at most 4 dimensions"),
     "code": (header("__import__('os').getcwd()"), "not an array"),
+    "brackets": (header("((1,)")[:-2] + b"\n", "not an array"),
     "magic": (b"\x80\x04pickle", "not an array"),
     "empty": (b"", "not an array"),
 }
@@ -195,6 +200,35 @@ def test_archives_that_are_none_are_one_line(
         fails(path, "not an .npz file", capsys)
 
 
+def test_wrong_bytes_anywhere_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes of the head, the compressed numbers and the directory of an archive."""
+    written = io.BytesIO()
+    np.savez_compressed(written, a=np.arange(300, dtype=np.float32), b=np.ones(9, np.float32))
+    data = written.getvalue()
+    name = data.rindex(b"b.npy")
+    flags = data.rindex(b"PK\x01\x02") + 9
+    marked = data[:flags] + b"\x08" + data[flags + 1 :]  # the name is UTF-8, which it is not
+    for number, bad in enumerate(
+        (
+            data[:60] + b"\xff" * 40 + data[100:],
+            data[:300] + b"\xff" * 200 + data[500:],
+            marked[:name] + b"\xff" + marked[name + 1 :],
+        )
+    ):
+        path = tmp_path / str(number) / "model.npz"
+        path.parent.mkdir()
+        path.write_bytes(bad)
+        fails(path, "model.npz: ", capsys)
+
+
+def test_words_are_lines_and_other_separators_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_bytes("</s>\n<unk>\na\x85\nb\u2028c\r\nd\n".encode())
+    assert read_words(path) == {"</s>": 0, "<unk>": 1, "a\x85": 2, "b\u2028c": 3, "d": 4}
+
+
 def test_a_zip_bomb_takes_no_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A few kilobytes that unpack to 64 MB of zeros are never unpacked."""
     path = tmp_path / "model.npz"
@@ -212,6 +246,10 @@ def test_a_zip_bomb_takes_no_memory(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("x.yml", "</s>: 0\n<unk>: [1]\n", "expected words with their ids"),
         ("x.yml", "</s>: 0\n<unk>: -1\n", "expected words with their ids"),
         ("x.yml", "{", "expected YAML"),
+        ("x.yml", "", "expected a YAML mapping"),
+        ("x.yml", "- " * 100_000, "expected a YAML mapping"),
+        ("x.yml", "a: 0\nb: " + "[" * 100_000, "expected words with their ids"),
+        ("x.yml", "a: &a 0\nb: *a\n", "expected words with their ids"),
         ("x.yml", "</s>: 0\n<unk>: 1\n", "expected 130 pieces (dim-vocabs), got 2"),
         ("x.spm", "none", "no sentencepiece model"),
     ],
