@@ -85,6 +85,9 @@ class Api:
         self.note(request, model, wanted.texts)
         self.waiting.check_room()
         lines = [line for text in wanted.texts for line in LINE_END.split(text)[::2]]
+        longest, limit = max(map(len, lines), default=0), self.limits.max_characters
+        if longest > limit:
+            raise RefusedError(413, f"q: expected lines of at most {limit:,} characters")
         found = translate_lines(self.waiting, model, lines, seconds=self.limits.max_seconds)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(events(found), media_type="text/event-stream", headers=headers)

@@ -46,7 +46,10 @@ class ServingWorker:
     async def start(cls, plan: WorkerPlan, on_end: Callable[[object], None]) -> "ServingWorker":
         """Start a process and wait until it has loaded the models; `on_end` is called once."""
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*COMMAND, stdin=pipe, stdout=pipe)
+        try:
+            process = await asyncio.create_subprocess_exec(*COMMAND, stdin=pipe, stdout=pipe)
+        except OSError as error:  # too many open files or processes, or no memory
+            raise WorkerEndedError(f"no process can be started ({error.strerror})") from error
         worker = cls(process)
         worker.ending.add_done_callback(on_end)
         try:

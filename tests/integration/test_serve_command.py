@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'nmt[serve]'")
 
 KEY = "a-key-for-the-tests-of-this-server"
 SLOW_KEY = "another-key-for-three-per-minute"
+PART = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n%s\r\n'
 SECONDS = 8  # the limit of the shared server
 
 
@@ -181,10 +183,14 @@ def test_what_a_request_may_not_ask_for(server: ServerProcess) -> None:
         (400, b'"text"', "application/json"),
         (400, b"--x\r\n", "multipart/form-data"),
         (415, b"text", "text/plain"),
+        (415, PART % b"aaa" + b"--x--\r\n", "multipart/form-data; boundary=x; charset=punycode"),
     ):
         reply = server.ask("POST", "/translate", body, content_type=kind)
         assert reply.status == status, reply.body
         assert set(reply.json()) == {"error"}
+    reply = server.post("/translate/stream", {"q": ["a", f"b\n{'a' * 20_001}"]})
+    assert reply.status == 413
+    assert reply.json()["error"] == "q: expected lines of at most 20,000 characters"
     for status, method, path in (
         (404, "GET", "/nothing"),
         (405, "GET", "/translate"),
@@ -234,6 +240,20 @@ def test_a_worker_that_is_killed_under_load_is_replaced(server: ServerProcess) -
     wait_until(lambda: server.metric("nmt_workers") == 2)
     assert server.metric("nmt_worker_endings_total") == endings + 1
     assert killed not in server.workers()
+
+
+def test_a_worker_is_replaced_as_soon_as_a_process_can_be_started(server: ServerProcess) -> None:
+    """The server may open no further file for a while, so that no process can be started."""
+    before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+    start, killed = len(server.logged()), server.workers()[0]
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        os.kill(killed, signal.SIGKILL)
+        server.wait_for("a worker process cannot start: .*Too many open files", after=start)
+    finally:
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, before)
+    wait_until(lambda: server.metric("nmt_workers") == 2)
+    assert server.translate("a dog")
 
 
 def test_a_busy_server_refuses_and_slow_clients_are_left(server: ServerProcess) -> None:
