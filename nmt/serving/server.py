@@ -101,6 +101,7 @@ class TranslationServer:
         """Load the models, then answer requests until a signal comes; the exit code."""
         loop = asyncio.get_running_loop()
         starting = asyncio.create_task(self.api.pool.start(self.settings.workers))
+        self.reloading = starting  # a reload comes after it
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop, number, starting)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
@@ -113,6 +114,8 @@ class TranslationServer:
         except asyncio.CancelledError:
             return 128 + self.received[0]
         self.tell(opened)
+        if self.reload_again:
+            self.reload()
         try:
             await self.server.serve(sockets=[opened])
         finally:

@@ -309,19 +309,23 @@ def test_bodies_that_are_cut_short_and_what_is_not_http(server: ServerProcess) -
 
 
 def test_reload_then_a_broken_model_then_the_end(models: dict[str, Path], tmp_path: Path) -> None:
-    """SIGHUP loses no request; SIGTERM answers what has come."""
+    """SIGHUP loses no request and no worker, early as well; SIGTERM answers what has come."""
     path = tmp_path / "model"
     shutil.copytree(models["softmax"], path)
     lines = random_lines(30, seed=5, longest=12)
     old, new = (by_command(models[name], lines, tmp_path) for name in ("softmax", "rela-g"))
     options = ("--model", str(path), "--workers", "1", "--root-path", "/mt", "--log-text")
-    with serving(tmp_path, *options) as server, ThreadPoolExecutor(4) as threads:
+    early = signal.SIGHUP
+    with serving(tmp_path, *options, early=early) as server, ThreadPoolExecutor(4) as threads:
+        server.wait_for("reloaded: model")
+        assert len(server.workers()) == 1
         assert server.translate(lines) == old
+        before = len(server.logged())
         path.rename(tmp_path / "old")
         shutil.copytree(models["rela-g"], path)
         server.process.send_signal(signal.SIGHUP)
         answers = []
-        while "reloaded: model" not in server.logged():
+        while "reloaded: model" not in server.logged()[before:]:
             answers += threads.map(server.translate, [lines] * 4)
         assert all(answer in (old, new) for answer in answers)
         assert server.translate(lines) == new

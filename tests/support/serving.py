@@ -100,8 +100,13 @@ class ServerProcess:
 
 
 @contextmanager
-def serving(directory: Path, *options: str, key: str = "") -> Iterator[ServerProcess]:
-    """A server on a free port, which is ended with the context; requests have the key."""
+def serving(
+    directory: Path, *options: str, key: str = "", early: signal.Signals | None = None
+) -> Iterator[ServerProcess]:
+    """A server on a free port, which is ended with the context; requests have the key.
+
+    The signal `early` is sent while the server loads its models.
+    """
     log = directory / "serve.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -112,6 +117,11 @@ def serving(directory: Path, *options: str, key: str = "") -> Iterator[ServerPro
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
     try:
+        if early is not None:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            while not children.read_text():
+                time.sleep(0.01)
+            process.send_signal(early)
         yield ServerProcess(process, log, key)
     finally:
         process.kill()
