@@ -1,6 +1,7 @@
 """Softmax models as folders that MarianMTModel.from_pretrained of Hugging Face loads."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from nmt.checkpoint.model_directory import LoadedModel, codec_files
 from nmt.checkpoint.selection import validation_score
 from nmt.data.codec import LineCodec
-from nmt.data.text import SIDES, read_text
+from nmt.data.text import SIDES
 from nmt.data.vocabulary import BOS, CONTROL, EOS, PAD, UNK, Vocabulary
 from nmt.errors import UserError
 from nmt.exchange.ctranslate2 import check_attention
@@ -196,9 +197,17 @@ def scores(loaded: LoadedModel) -> str:
     if score is None:
         return "No score of it is known."
     text = f"Validation set: {score.metric} {score.value:.2f}"
-    metrics = loaded.path.parent / "metrics.jsonl"
-    signatures = []
-    if metrics.is_file():
-        records = (json.loads(line) for line in read_text(metrics))
-        signatures = [record["signature"] for record in records if "signature" in record]
+    signatures = list(read_signatures(loaded.path.parent / "metrics.jsonl"))
     return f"{text} (signature {signatures[-1]})." if signatures else f"{text}."
+
+
+def read_signatures(metrics: Path) -> Iterator[str]:
+    """The signatures of the scores of a run; a kill can leave the last line in part."""
+    lines = metrics.read_bytes().split(b"\n") if metrics.is_file() else []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("signature"), str):
+            yield record["signature"]

@@ -112,7 +112,8 @@ def test_model_card_has_the_score_and_its_signature(tmp_path: Path) -> None:
     state: dict[str, Any] = {"training": {"best_score": 32.954}, "data_fingerprint": "x"}
     files = {**model_files(config, codec, weights), "state.json": json_writer(state)}
     write_directory(tmp_path / "run/best", files)
-    (tmp_path / "run/metrics.jsonl").write_text('{"step": 1}\n{"signature": "nrefs:1|x"}\n')
+    records = '{"step": 1}\n{"signature": "nrefs:1|x"}\n{"signature": "nre'  # a kill cut it off
+    (tmp_path / "run/metrics.jsonl").write_text(records)
     assert export(tmp_path / "run/best", tmp_path / "folder") == 0
     card = (tmp_path / "folder/README.md").read_text()
     assert "Validation set: bleu 32.95 (signature nrefs:1|x)." in card
