@@ -12,11 +12,11 @@ from nmt.cli.arguments import add_number, add_path
 from nmt.cli.output_directory import check_output
 from nmt.cli.table import Request, add_grid, find_baseline, read_request
 from nmt.cli.table import run as run_grid
-from nmt.errors import ConfigError, UserError, require_package
+from nmt.errors import ConfigError, DataError, UserError, require_package
 from nmt.recipes.variants import find_recipe
 
 if TYPE_CHECKING:
-    from nmt.paper.report import Extras
+    from nmt.paper.document import Document
     from nmt.paper.scores import RunScores
     from nmt.paper.speeds import Speeds
     from nmt.recipes.grid import Cell
@@ -130,7 +130,7 @@ def report_grid(
 ) -> int:
     """Analyse the runs of a grid and write the report; returns the exit code."""
     from nmt.paper.collect import collect_run
-    from nmt.paper.report import Extras
+    from nmt.paper.report import Extras, build_document
     from nmt.paper.stages import (
         GoldText,
         analyze_cells,
@@ -158,11 +158,8 @@ def report_grid(
         for place, cell in enumerate(cells)
     ]
     pairs = ranked_pictures(grid) if arguments.only is None else []
-    write_report(
-        output,
-        runs,
-        Extras(published, speeds, head_pictures(grid), pairs, role_tables(grid)),
-    )
+    extras = Extras(published, speeds, head_pictures(grid), pairs, role_tables(grid))
+    write_report(output, runs, build_document(runs, extras))
     return 0
 
 
@@ -171,7 +168,7 @@ def report_scores(arguments: argparse.Namespace, speeds: "Speeds") -> int:
     if arguments.output is None:
         raise UserError("--output: expected a directory for the report with --from")
     check_output(arguments.output.resolve(), "nmt-paper", marker=MARKER)
-    from nmt.paper.report import Extras
+    from nmt.paper.report import Extras, build_document
     from nmt.paper.scores import read_scores
 
     runs = read_scores(arguments.scores)
@@ -179,7 +176,14 @@ def report_scores(arguments: argparse.Namespace, speeds: "Speeds") -> int:
     if len(tasks) > 1:
         raise UserError(f"--from: expected the scores of one task, got {' and '.join(tasks)}")
     published = published_scores(arguments.recipe_name or Path(tasks[0]))
-    write_report(arguments.output, runs, Extras(published, speeds))
+    try:
+        document = build_document(runs, Extras(published, speeds))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise DataError(
+            f"{arguments.scores}: a number is missing or of another type than its name says "
+            f"({error!s:.100}); make the file again with nmt-paper"
+        ) from error
+    write_report(arguments.output, runs, document)
     return 0
 
 
@@ -194,13 +198,11 @@ def published_scores(recipe: Path) -> "dict[str, PaperScore]":
         return {}
 
 
-def write_report(output: Path, runs: "list[RunScores]", extras: "Extras") -> None:
+def write_report(output: Path, runs: "list[RunScores]", document: "Document") -> None:
     """Write all files of the report at once."""
-    from nmt.paper.report import build_document
     from nmt.paper.scores import score_lines
     from nmt.storage.directories import bytes_writer, recover, replace_directory
 
-    document = build_document(runs, extras)
     files = {
         MARKER: "\n".join([*score_lines(runs), ""]).encode(),
         "report.md": document.markdown().encode(),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nmt.analysis.results import TYPES
+from nmt.cli.paper import main
 from nmt.errors import DataError
 from nmt.paper.average import by_variant, mean_analysis
 from nmt.paper.curves import mean_curve, trajectories_of
@@ -99,6 +100,26 @@ def test_scores_are_read_as_they_were_written(tmp_path: Path) -> None:
     path.write_text("task\tvariant\tseed\tname\tvalue\n")
     with pytest.raises(DataError, match="got none"):
         read_scores(path)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        'score/BLEU\t"x"',
+        "parameters\tnull",
+        "curve/bleu/x\t1",
+        "analysis/statistics/cross/layer_0\t1",
+        "model/dim\t8",
+    ],
+)
+def test_scores_of_another_type_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: str
+) -> None:
+    path = tmp_path / "scores.tsv"
+    path.write_text(f"task\tvariant\tseed\tname\tvalue\nt\tv\t1\t{row}\n")
+    assert main(["--from", str(path), "--output", str(tmp_path / "report")]) == 2
+    assert "scores.tsv: a number is missing or of another type" in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
 
 
 def test_analyses_are_averaged_over_seeds() -> None:
