@@ -346,7 +346,8 @@ class LineSentencePiece(SentencePiece):
     def merge(self, pieces: Sequence[str]) -> str:
         """The text of pieces; pieces that the model does not have stand for themselves."""
         text: str = self._processor.decode_pieces(list(pieces))
-        return text.replace(WORD_START, " ").strip(" ")
+        # The byte or piece of a line feed must not end the line of a translation.
+        return text.replace(WORD_START, " ").strip(" ").replace("\n", REPLACEMENT)
 
 
 def learn_sentencepiece(

@@ -273,7 +273,7 @@ def read_entries(data: bytes, path: Path) -> Iterator[tuple[str, int]]:
     while not isinstance(word := next(events), yaml.MappingEndEvent):
         row = next(events)
         both = isinstance(word, yaml.ScalarEvent) and isinstance(row, yaml.ScalarEvent)
-        if not both or not ID.fullmatch(row.value):
+        if not both or "\n" in word.value or not ID.fullmatch(row.value):
             raise DataError(f"{path}: expected words with their ids, got another entry")
         yield word.value, int(row.value)
 

@@ -18,6 +18,7 @@ import nmt
 from nmt.checkpoint.model_directory import load_model
 from nmt.checkpoint.store import verify
 from nmt.cli.import_ import main
+from nmt.data.subword import LineSentencePiece
 from nmt.decoding.translator import Translator
 from nmt.exchange.marian import read_words
 from nmt.ops.backend import force_backend
@@ -229,6 +230,11 @@ def test_words_are_lines_and_other_separators_are_not(tmp_path: Path) -> None:
     assert read_words(path) == {"</s>": 0, "<unk>": 1, "a\x85": 2, "b\u2028c": 3, "d": 4}
 
 
+def test_no_piece_ends_the_line_of_a_translation() -> None:
+    model = LineSentencePiece((FOLDER / "both.spm").read_bytes())
+    assert model.merge(["▁a", "x\ny"]) == "ax\ufffdy"
+
+
 def test_a_zip_bomb_takes_no_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A few kilobytes that unpack to 64 MB of zeros are never unpacked."""
     path = tmp_path / "model.npz"
@@ -250,6 +256,7 @@ def test_a_zip_bomb_takes_no_memory(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("x.yml", "- " * 100_000, "expected a YAML mapping"),
         ("x.yml", "a: 0\nb: " + "[" * 100_000, "expected words with their ids"),
         ("x.yml", "a: &a 0\nb: *a\n", "expected words with their ids"),
+        ("x.yml", '"a\\nb": 0\n', "expected words with their ids"),
         ("x.yml", "</s>: 0\n<unk>: 1\n", "expected 130 pieces (dim-vocabs), got 2"),
         ("x.spm", "none", "no sentencepiece model"),
     ],
