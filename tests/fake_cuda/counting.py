@@ -22,7 +22,6 @@ from nmt.config.search_options import SearchOptions
 from nmt.data.batching import Batch, StreamState, Update
 from nmt.data.shares import Share
 from nmt.decoding.search import Symbols, search
-from nmt.decoding.search_record import penalty
 from nmt.model.transformer import Transformer
 from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
@@ -152,8 +151,6 @@ class CountedStep:
 def count_decoding_step(task: Task) -> Counts:
     """The counts of one step of beam search in which no sentence ends."""
     recorder = Recorder()
-    for number in range(task.length + 2):  # before tensors are fake and have no numbers
-        penalty(number, SearchOptions.length_penalty)
     # Nothing is known of any hypothesis until the step is counted, and then none is left.
     steps = CountedStep.FIRST_COUNTED + 1
     known = itertools.chain([np.nan] * steps, itertools.repeat(-np.inf))
