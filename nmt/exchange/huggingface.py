@@ -269,19 +269,17 @@ def read_codec(
 
 def with_positions(config: ModelConfig, tensors: FolderTensors) -> ModelConfig:
     """The config with the wavelengths of the positions that a file holds, if it does."""
+    fitting = [replace(config, position_wavelengths=wavelengths) for wavelengths in WAVELENGTHS]
     for name in POSITIONS:
         if name not in tensors.file.specs:
             continue
         rows = (*tensors.file.specs[name].shape, 0)[0]
         table = tensors.take(name, (min(rows, MAX_POSITIONS + 1), config.dim))
-        for wavelengths in WAVELENGTHS:
-            config = replace(config, position_wavelengths=wavelengths)
-            ours = sinusoids(torch.arange(len(table)), config)
-            if torch.allclose(ours, table, atol=1e-3):
-                break
-        else:
+        numbers = torch.arange(len(table))
+        fitting = [one for one in fitting if table.allclose(sinusoids(numbers, one), atol=1e-3)]
+        if not fitting:
             raise DataError(f"{tensors.name}: {name}: expected sinusoids, got other numbers")
-    return config
+    return fitting[0]
 
 
 def read_weights(

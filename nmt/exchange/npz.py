@@ -21,6 +21,8 @@ from nmt.errors import DataError
 MAX_ARRAYS = 100_000
 MAX_ARRAY_BYTES = 1 << 34
 MAX_DIMENSIONS = 4
+SMALL_BYTES = 1 << 24  # arrays up to here may be packed as densely as zeros can be
+MAX_PACKING = 100  # bytes of a larger array for one in the archive; weights have about 1
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 # float16 and the numbers of settings; a pickled object has the type O, which is not among them.
 TYPES = ("float32", "float16", "int8", "uint8", "int32")
@@ -127,5 +129,10 @@ def read_spec(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> 
         raise DataError(
             f"{path}: {name!r:.80}: its header states {list(spec.shape)!s:.80} {spec.dtype}, which "
             f"the archive does not hold ({member.file_size} bytes)"
+        )
+    if spec.num_bytes > max(SMALL_BYTES, MAX_PACKING * member.compress_size):
+        raise DataError(
+            f"{path}: {name!r:.80}: expected weights, got {spec.num_bytes} bytes packed into "
+            f"{member.compress_size}"
         )
     return spec

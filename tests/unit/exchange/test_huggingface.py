@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,8 +16,11 @@ from safetensors.torch import load_file, save_file
 from nmt.checkpoint.model_directory import load_model
 from nmt.checkpoint.store import verify
 from nmt.cli.import_ import main
+from nmt.config.config import ModelConfig
 from nmt.data.vocabulary import BOS, PAD
 from nmt.decoding.translator import Translator
+from nmt.exchange.huggingface import POSITIONS
+from nmt.model.embeddings import sinusoids
 from nmt.ops.backend import force_backend
 
 FOLDER = Path(__file__).parent / "huggingface"
@@ -140,6 +143,17 @@ def only_pickle(folder: Path) -> None:
 
 TABLE = "model.decoder.embed_positions.weight"
 NORM = "model.encoder.layers.1.final_layer_norm.bias"
+
+
+def two_kinds_of_positions() -> dict[str, torch.Tensor]:
+    """Sinusoids of other wavelengths in the decoder than in the encoder."""
+    sides: tuple[Literal["exclusive", "inclusive"], ...] = ("exclusive", "inclusive")
+    return {
+        name: sinusoids(torch.arange(20), ModelConfig(dim=16, position_wavelengths=wavelengths))
+        for name, wavelengths in zip(POSITIONS, sides, strict=True)
+    }
+
+
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "bart": (lambda x: change_config(x, model_type="bart"), "expected marian, got 'bart'"),
     "activation": (lambda x: change_config(x, activation_function="gelu_new"), "got 'gelu_new'"),
@@ -153,6 +167,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "positions": (
         lambda x: change_weights(x, lambda w: w.update({TABLE: torch.ones(20, 16)})),
         "embed_positions.weight: expected sinusoids",
+    ),
+    "positions of two kinds": (
+        lambda x: change_weights(x, lambda w: w.update(two_kinds_of_positions())),
+        "decoder.embed_positions.weight: expected sinusoids",
     ),
     "size": (lambda x: change_config(x, vocab_size=77), "expected 77 pieces"),
     "dropout": (lambda x: change_config(x, dropout=None), "dropout: expected float, got None"),

@@ -243,6 +243,9 @@ def test_a_zip_bomb_takes_no_memory(tmp_path: Path, capsys: pytest.CaptureFixtur
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("Wemb.npy", written.getvalue() + bytes(1 << 26))
     fails(path, "expected the array special:model.yml", capsys)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("Wemb.npy", header("(1000, 5000)") + bytes(20_000_000))
+    fails(path, "expected weights, got 20000000 bytes packed into", capsys)
 
 
 @pytest.mark.parametrize(
