@@ -82,7 +82,10 @@ def read_word_classes(lists: Sequence[str], tags: Path | None, *, count: int) ->
     rows = None if tags is None else [line.split() for line in read_text(tags)][:count]
     if rows is not None and len(rows) != count:
         raise DataError(f"{tags}: expected a line for each of {count} pairs, got {len(rows)}")
-    return WordClasses(dict(read_word_list(text) for text in lists), rows, tags)
+    named = dict(read_word_list(text) for text in lists)
+    if len(named) < len(lists):
+        raise UserError("--word-list: a name is given twice; put all its words into one file")
+    return WordClasses(named, rows, tags)
 
 
 @dataclass

@@ -86,3 +86,10 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     (tmp_path / "tags").write_text("A\n")
     with pytest.raises(DataError, match="expected a line for each of 3 pairs, got 1"):
         read_word_classes([], tmp_path / "tags", count=3)
+
+
+def test_a_name_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    words.write_text("a\n")
+    with pytest.raises(UserError, match="a name is given twice"):
+        read_word_classes([f"verbs={words}", f"verbs={words}"], None, count=1)
