@@ -7,9 +7,10 @@ from pathlib import Path
 
 from nmt.analysis.filtering import PairScores, scored_pairs
 from nmt.checkpoint.model_directory import LoadedModel, load_model
-from nmt.decoding.devices import Precision, find_device, place
+from nmt.decoding.devices import find_device, place
 from nmt.decoding.ray_cluster import Blocks
 from nmt.decoding.text_blocks import read_block
+from nmt.decoding.translation import Precision
 
 
 @dataclass(frozen=True)

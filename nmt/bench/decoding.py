@@ -17,9 +17,10 @@ from nmt.bench.work import translation_operations
 from nmt.config.limits import MAX_BATCH_TOKENS
 from nmt.config.search_options import SearchOptions
 from nmt.data.codec import Codec
-from nmt.decoding.devices import Precision, place
+from nmt.decoding.devices import place
 from nmt.decoding.ensemble import Member
-from nmt.decoding.translation import Line
+from nmt.decoding.torch_models import TorchModels
+from nmt.decoding.translation import Line, Precision
 from nmt.decoding.translator import Translator
 from nmt.errors import DataError
 from nmt.model.summary import count
@@ -78,7 +79,8 @@ class DecodingModel:
     @property
     def member(self) -> Member:
         """The model with its codec."""
-        return self.translator.members[0]
+        assert isinstance(self.translator.models, TorchModels)
+        return self.translator.models.members[0]
 
     @property
     def weights(self) -> str:
@@ -164,10 +166,9 @@ def random_translator(
     )
     place(model, device, precision).eval()
     return Translator(
-        [Member.of(model, codec, int8=int8)],
+        TorchModels([Member.of(model, codec, int8=int8)], device),
         SearchOptions.of(config.decode),
         max_source_length=None,
-        device=device,
     )
 
 

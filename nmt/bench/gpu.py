@@ -18,7 +18,7 @@ from nmt.bench.machine import PRODUCT_SIZE, MatrixProduct
 from nmt.bench.roofline import PRODUCT_SHARE, Counts, Gpu, find_counts, find_gpu, predict
 from nmt.bench.synthetic import Shapes, synthetic_lines
 from nmt.bench.timing import Spread, measure_rounds
-from nmt.decoding.devices import Precision
+from nmt.decoding.translation import Precision
 from nmt.ops.cuda_device import has_bfloat16, tf32_is_on
 from nmt.training.distributed import Processes
 

@@ -1,25 +1,23 @@
-"""Word alignments and attention of given outputs.
+"""The values of word alignments and attention: heads, weights and links; does not need torch.
 
-The weights are observed while the model reads the finished output once more. Shapes: L decoder
-layers, H heads, T target positions, S source positions, both with the end token last.
+Shapes: L decoder layers, H heads, T target positions, S source positions, both with the end token
+last.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from nmt.config.config import ModelConfig
-from nmt.data.codec import Codec
-from nmt.decoding.ensemble import Ids, Member, decoder_input, pad
 from nmt.errors import DataError, UserError
-from nmt.model.observe import Site, observe_attention
 from nmt.storage.manifest import open_regular, parse_json, read_small
+
+if TYPE_CHECKING:
+    from nmt.config.config import ModelConfig
 
 Links = tuple[tuple[int, int], ...]  # (source word, target word), counted from 0
 Weights = npt.NDArray[np.floating]
@@ -80,7 +78,7 @@ class Attention:
         return self.weights["cross"]
 
     @classmethod
-    def empty(cls, config: ModelConfig, types: Iterable[str]) -> "Attention":
+    def empty(cls, config: "ModelConfig", types: Iterable[str]) -> "Attention":
         """The attention of a line without an output."""
         layers = dict.fromkeys(types, config.decoder_layers)
         if "encoder_self" in layers:
@@ -88,91 +86,15 @@ class Attention:
         shapes = {type_: (number, config.heads, 0, 0) for type_, number in layers.items()}
         return cls((), (), {type_: np.zeros(shape, np.float32) for type_, shape in shapes.items()})
 
-    @classmethod
-    def of(
-        cls, codec: Codec, source: Ids, target: Ids, weights: Mapping[str, Tensor]
-    ) -> "Attention":
-        """The attention of a pair of token ids, both with EOS."""
-        return cls(
-            tuple(map(codec.source.vocabulary.piece, source)),
-            tuple(map(codec.target.vocabulary.piece, target)),
-            {type_: tensor.numpy() for type_, tensor in weights.items()},
-        )
 
-
-def check_head(member: Member, choice: AlignmentHead) -> None:
+def check_head(config: "ModelConfig", choice: AlignmentHead) -> None:
     """Raise for a layer or head that the model does not have."""
-    config = member.model.config
     for name, number, count in (
         ("layer", choice.layer, config.decoder_layers),
         ("head", choice.head, config.heads),
     ):
         if number is not None and not 0 <= number < count:
             raise UserError(f"--{name}: expected 0 to {count - 1} for this model, got {number}")
-
-
-def observed_attention(
-    member: Member,
-    sources: Sequence[Ids],
-    targets: Sequence[Ids],
-    *,
-    types: Collection[str],
-    multiple: int,
-    device: torch.device | str,
-) -> list[dict[str, Tensor]]:
-    """By type the weights [L, H, Q, K] of each pair (both sides with EOS), without padding."""
-    source, visible = pad(sources, multiple=multiple, device=device)
-    output, _ = pad(targets, multiple=multiple, device=device)
-    seen: dict[str, dict[int, Tensor]] = {type_: {} for type_ in types}
-
-    def observer(site: Site, weights: Tensor, _visible: Tensor) -> None:
-        if site.type in seen:
-            seen[site.type][site.layer] = weights
-
-    with observe_attention(member.model, observer):
-        member.model(source, visible, decoder_input(output))
-    stacked = {  # [B, L, H, Q, K]
-        type_: torch.stack([layers[layer] for layer in sorted(layers)], dim=1)
-        for type_, layers in seen.items()
-    }
-    results = []
-    for row, (source_ids, target) in enumerate(zip(sources, targets, strict=True)):
-        lengths = {
-            "encoder_self": (len(source_ids), len(source_ids)),
-            "decoder_self": (len(target), len(target)),
-            "cross": (len(target), len(source_ids)),
-        }
-        results.append(
-            {
-                type_: weights[row, :, :, : lengths[type_][0], : lengths[type_][1]].float().cpu()
-                for type_, weights in stacked.items()
-            }
-        )
-    return results
-
-
-def link_words(
-    weights: Tensor,
-    choice: AlignmentHead,
-    *,
-    source_words: Sequence[int],
-    target_words: Sequence[int],
-) -> Links:
-    """The links of one head, sorted by target word, from weights [L, H, T, S].
-
-    `source_words` and `target_words` give the word of each subword, without the end token.
-    """
-    layer = (weights.shape[0] - 1) // 2 if choice.layer is None else choice.layer
-    pieces = weights[layer].mean(dim=0) if choice.head is None else weights[layer, choice.head]
-    pieces = pieces[1:] if choice.shifted else pieces[:-1]
-    merged = merge_subwords(
-        pieces[: len(target_words), : len(source_words)].numpy(),
-        source_words=source_words,
-        target_words=target_words,
-        num_source_words=max(source_words, default=-1) + 1,
-        num_target_words=max(target_words, default=-1) + 1,
-    )
-    return links_of(strongest(merged))
 
 
 def merge_subwords(

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import torch
-
-from nmt.decoding.ensemble import round_up
 from nmt.errors import is_out_of_memory
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def round_up(number: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is not below `number`."""
+    return -(-number // multiple) * multiple
 
 
 def length_batches(lengths: Sequence[int], *, batch_tokens: int, multiple: int) -> list[list[int]]:
@@ -48,8 +50,6 @@ def compute_by_halves(
     if len(batch) == 1:
         return [too_large(batch[0])]
     on_halving(len(batch))
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
     half = len(batch) // 2
     return [
         *compute_by_halves(batch[:half], compute, too_large, on_halving),

@@ -1,17 +1,15 @@
 """Devices by name, and the float type that a model computes in on a device without training."""
 
 import contextlib
-from typing import Literal
 
 import torch
 
+from nmt.decoding.translation import Precision
 from nmt.errors import UserError
 from nmt.model.attention import HeadParameters
 from nmt.model.norms import HeadNorm
 from nmt.model.transformer import Transformer
 from nmt.ops.cuda_device import cuda_problem, has_bfloat16, set_cuda_defaults
-
-Precision = Literal["auto", "float32", "bfloat16"]
 
 
 def find_devices(names: str) -> list[torch.device]:
@@ -54,6 +52,12 @@ def current(device: torch.device | str) -> contextlib.AbstractContextManager[obj
     """Makes a GPU the current one, on which Triton launches its kernels."""
     place = torch.device(device)
     return torch.cuda.device(place) if place.index is not None else contextlib.nullcontext()
+
+
+def release_memory(_size: int) -> None:
+    """Give memory of GPUs that torch keeps for later back, when a batch did not fit."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def float_type(precision: Precision, device: torch.device) -> torch.dtype:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, PAD
+from nmt.decoding.batching import round_up
 from nmt.decoding.decoder import Decoder, make_decoder
 from nmt.decoding.engine import EngineStep
 from nmt.errors import DataError
@@ -61,11 +62,6 @@ def check_same_target(members: Sequence[Member], names: Sequence[str]) -> None:
                 f"{name}: expected the target vocabulary of {names[0]}, got another one; the "
                 "models of an ensemble must have been trained with the same prepared data"
             )
-
-
-def round_up(number: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is not below `number`."""
-    return -(-number // multiple) * multiple
 
 
 def pad(

@@ -13,9 +13,15 @@ from nmt.config.search_options import SearchOptions
 from nmt.data.text import BadLine, LineWriter
 from nmt.decoding.attention_file import AttentionWriter, attention_writer
 from nmt.decoding.failures import LineFailures
-from nmt.decoding.scorer import PairScore
 from nmt.decoding.streaming import LineSource, in_order, windows
-from nmt.decoding.translation import NO_DETAILS, Details, Failure, Line, Translation
+from nmt.decoding.translation import (
+    NO_DETAILS,
+    Details,
+    Failure,
+    Line,
+    PairScore,
+    Translation,
+)
 from nmt.errors import DataError
 
 logger = logging.getLogger(__name__)

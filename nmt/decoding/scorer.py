@@ -2,39 +2,20 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
-from nmt.config.search_options import DecodeConfig
-from nmt.decoding.alignment import Attention, observed_attention
 from nmt.decoding.batching import compute_by_halves, length_batches
+from nmt.decoding.devices import release_memory
 from nmt.decoding.ensemble import (
     LENGTH_MULTIPLE,
     Ids,
     Member,
     target_log_probabilities,
 )
-from nmt.decoding.translation import Failure
-
-
-@dataclass(frozen=True)
-class PairScore:
-    """The log probability of a target, given its source."""
-
-    tokens: tuple[float, ...]  # log probability of each subword, the end token last
-    num_dropped: int = 0  # subwords cut off at the end of an over-long source
-    failure: Failure | None = None  # why the score is of no use
-    attention: Attention | None = None  # when asked for
-
-    @property
-    def log_probability(self) -> float:
-        """The log probability of the whole target."""
-        return sum(self.tokens)
-
-    def score(self, options: DecodeConfig) -> float:
-        """The score that search would have reported with these options."""
-        return self.log_probability / options.divisor(len(self.tokens))
+from nmt.decoding.observation import attention_of, observed_attention
+from nmt.decoding.translation import Failure, PairScore
 
 
 @torch.inference_mode()
@@ -77,13 +58,16 @@ def score(
         )
         codec = members[0].codec
         return [
-            replace(pair, attention=Attention.of(codec, source, target, weights))
+            replace(pair, attention=attention_of(codec, source, target, weights))
             for pair, source, target, weights in zip(scores, first, outputs, seen, strict=True)
         ]
 
     for batch in length_batches(lengths, batch_tokens=batch_tokens, multiple=LENGTH_MULTIPLE):
         found = compute_by_halves(
-            batch, compute, lambda _pair: PairScore((), failure=Failure.OUT_OF_MEMORY)
+            batch,
+            compute,
+            lambda _pair: PairScore((), failure=Failure.OUT_OF_MEMORY),
+            release_memory,
         )
         results.update(zip(batch, found, strict=True))
     return [results[pair] for pair in range(len(targets))]

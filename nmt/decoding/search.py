@@ -33,7 +33,13 @@ from torch import Tensor
 
 from nmt.config.search_options import SearchOptions
 from nmt.decoding.choices import choose_samples
-from nmt.decoding.search_record import ChosenStep, Hypothesis, Integers, SearchRecord
+from nmt.decoding.search_record import (
+    ChosenStep,
+    Hypothesis,
+    Integers,
+    SearchRecord,
+    Symbols,
+)
 from nmt.ops.beam import Candidates, choose_beam, normalize
 
 __all__ = ["Hypothesis", "StepFunction", "Symbols", "search"]
@@ -54,15 +60,6 @@ class StepFunction(Protocol):
 
     def select(self, sentences: Tensor) -> None:
         """Keep these sentences [B'] of the batch, in this order."""
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """The tokens that begin and end an output, and those that are never chosen."""
-
-    start: int
-    end: int
-    never: tuple[int, ...] = ()
 
 
 @dataclass

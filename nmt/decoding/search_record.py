@@ -27,6 +27,15 @@ Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Symbols:
+    """The tokens that begin and end an output, and those that are never chosen."""
+
+    start: int
+    end: int
+    never: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Hypothesis:
     """A finished output, without start and end token."""
 

@@ -2,8 +2,16 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
+from nmt.config.search_options import DecodeConfig, SearchOptions
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.decoding.alignment import AlignmentHead, Attention, Links
+from nmt.decoding.search_record import Symbols
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+SYMBOLS = Symbols(start=BOS, end=EOS, never=(PAD, BOS, UNK))
 
 
 class Failure(StrEnum):
@@ -56,3 +64,41 @@ class Line:
     text: str
     prefix: str = ""
     problem: str = ""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A line as token ids: one source for each model, all with EOS."""
+
+    line: Line
+    sources: tuple[list[int], ...]
+    prefix: list[int]
+    num_dropped: int
+
+    @property
+    def length(self) -> int:
+        """The length of the longest source."""
+        return max(len(source) for source in self.sources)
+
+    def output_limit(self, options: SearchOptions) -> int:
+        """The most tokens of its translation."""
+        return options.output_limit(len(self.sources[0]) - 1, len(self.prefix))
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """The log probability of a target, given its source."""
+
+    tokens: tuple[float, ...]  # log probability of each subword, the end token last
+    num_dropped: int = 0  # subwords cut off at the end of an over-long source
+    failure: Failure | None = None  # why the score is of no use
+    attention: Attention | None = None  # when asked for
+
+    @property
+    def log_probability(self) -> float:
+        """The log probability of the whole target."""
+        return sum(self.tokens)
+
+    def score(self, options: DecodeConfig) -> float:
+        """The score that search would have reported with these options."""
+        return self.log_probability / options.divisor(len(self.tokens))

@@ -15,12 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
-
 from nmt import errors
 from nmt.config.search_options import SearchOptions
-from nmt.decoding.devices import Precision
-from nmt.decoding.translation import NO_DETAILS, Details, Line, Translation
+from nmt.decoding.translation import NO_DETAILS, Details, Line, Precision, Translation
 from nmt.decoding.translator import Translator
 from nmt.errors import UserError
 
@@ -153,7 +150,7 @@ class WorkerPool:
         self, lines: Sequence[Line], options: SearchOptions, details: Details = NO_DETAILS
     ) -> Iterator[tuple[int, Translation]]:
         """The position of each line and its translation, in any order."""
-        size = CHUNKS[torch.device(self.devices[0]).type]
+        size = CHUNKS[self.devices[0].partition(":")[0]]
         chunks = [WorkerChunk(one) for one in cut_chunks(lines, len(self.devices), size)]
         idle = list(self.workers)
         busy: dict[Connection, WorkerChunk] = {}

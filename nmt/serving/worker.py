@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
 from nmt.analysis.analyze import describe_attention
 from nmt.checkpoint.model_directory import LoadedModel, read_config
 from nmt.checkpoint.selection import find_model
 from nmt.config.search_options import SearchOptions
 from nmt.decoding.alignment import AlignmentHead, recommended_head
-from nmt.decoding.devices import Precision
-from nmt.decoding.translation import Line, Translation
+from nmt.decoding.torch_models import TorchModels
+from nmt.decoding.translation import Line, Precision, Translation
 from nmt.decoding.translator import Translator
 from nmt.errors import DivergedError, UserError
 from nmt.serving.attention import attention_of_pair
@@ -57,7 +55,8 @@ def load(name: str, directory: str, plan: WorkerPlan) -> WorkerModel:
     config = read_config(SealedDirectory(path))
     if read_version(path) != version:
         return load(name, directory, plan)  # it was replaced meanwhile
-    member = translator.members[0]
+    assert isinstance(translator.models, TorchModels)
+    member = translator.models.members[0]
     loaded = LoadedModel(config, member.codec, member.model, path)
     facts = ServedModel(
         name=name,
@@ -167,9 +166,9 @@ def work() -> None:
     except UserError as error:
         send({"error": str(error), "kind": type(error).__name__})
         return
-    device = next(iter(models.values())).translator.device
+    device = next(iter(models.values())).translator.models.device_type
     facts = [dataclasses.asdict(model.facts) for model in models.values()]
-    send({"models": facts, "device": torch.device(device).type})
+    send({"models": facts, "device": device})
     while (message := read_message(sys.stdin.buffer)) is not None:
         send(answer(models, message))
 

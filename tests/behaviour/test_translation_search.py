@@ -25,7 +25,9 @@ from nmt.decoding.ensemble import EnsembleStep, Member, pad
 from nmt.decoding.memory import SHARE, Budget
 from nmt.decoding.packing import pack
 from nmt.decoding.search import search
-from nmt.decoding.translator import SYMBOLS, Line, Translation, Translator
+from nmt.decoding.torch_models import TorchModels
+from nmt.decoding.translation import SYMBOLS
+from nmt.decoding.translator import Line, Translation, Translator
 from nmt.model.transformer import Transformer
 
 LIMIT = 12
@@ -48,7 +50,7 @@ def translator(kind: str = "softmax", *, seed: int = 1, weights: str = "quick") 
     else:
         packed = Decoder(pack(model, int8=weights == "int8"), packed=True)
         member = Member(model, codec, packed)
-    made.members = [member]
+    made.models.members = [member]
     return made
 
 
@@ -115,7 +117,7 @@ def test_fast_is_as_good_to_rounding(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_search_takes_the_best_token_of_the_uncached_model(kind: str) -> None:
     one = translator(kind)
-    member = one.members[0]
+    member = one.models.members[0]
     for line in LINES[:4]:
         [found] = one.translate([line], beam=1, max_length=LIMIT)
         source, visible = pad([member.codec.source.encode(line)], multiple=1, device="cpu")
@@ -163,7 +165,7 @@ class Uncached:
 @pytest.mark.parametrize("weights", ["plain", "quick"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_decoding_is_uncached_decoding(kind: str, weights: str) -> None:
-    member = translator(kind, weights=weights).members[0]
+    member = translator(kind, weights=weights).models.members[0]
     beam = 4
     options = SearchOptions(beam=beam, nbest=2, early_stop="exact")
     sources = [member.codec.source.encode(line) for line in LINES[:6]]
@@ -200,7 +202,7 @@ def test_scores_of_search_are_those_of_the_scorer(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_bfloat16_scores_and_translates_nearly_alike(kind: str) -> None:
     one, rounded = (translator(kind, weights="plain") for _ in range(2))
-    place(rounded.members[0].model, torch.device("cpu"), "bfloat16")
+    place(rounded.models.members[0].model, torch.device("cpu"), "bfloat16")
     found = one.translate(LINES, max_length=LIMIT)
     texts = [x.text for x in found]
     exactly, nearly = one.score_pairs(LINES, texts), rounded.score_pairs(LINES, texts)
@@ -226,12 +228,8 @@ def test_wider_beams_find_better_scores() -> None:
 
 def ensemble(*translators: Translator) -> Translator:
     first = translators[0]
-    return Translator(
-        [one.members[0] for one in translators],
-        first.options,
-        max_source_length=None,
-        device="cpu",
-    )
+    members = [one.models.members[0] for one in translators]
+    return Translator(TorchModels(members, "cpu"), first.options, max_source_length=None)
 
 
 def test_an_ensemble_of_a_model_with_itself_is_the_model() -> None:
@@ -276,7 +274,7 @@ def poison(model: Transformer, codec: Codec, word: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nan_fails_its_line_only(kind: str) -> None:
     one = translator(kind)
-    member = one.members[0]
+    member = one.models.members[0]
     clean = [line for line in LINES if "dog" not in line.split(" ")][:4]
     expected = one.translate(clean, max_length=LIMIT)
     poison(member.model, member.codec, "dog")
@@ -289,7 +287,7 @@ def test_nan_fails_its_line_only(kind: str) -> None:
 
 def test_translating_leaves_a_training_model_as_it_was() -> None:
     one = translator()
-    model = one.members[0].model.train()
+    model = one.models.members[0].model.train()
     expected = translator().translate(LINES[:3], max_length=LIMIT)
     assert exact(one.translate(LINES[:3], max_length=LIMIT)) == exact(expected)
     assert all(module.training for module in model.modules())
@@ -403,13 +401,13 @@ def test_batches_by_memory_and_their_halves_give_the_same_result(
         return encode(self, source, visible)
 
     monkeypatch.setattr(Transformer, "encode", small_memory)
-    one.budget = FixedBudget(torch.device("cpu"))
+    one.models.budget = FixedBudget(torch.device("cpu"))
     found = dict(one.translate_lines(lines, replace(options, fill_memory=True)))
     assert exact([found[line.number] for line in lines]) == exact(
         [expected[line.number] for line in lines]
     )
     assert 4 < sizes[0] < len(lines)
-    assert one.budget.share < SHARE
+    assert one.models.budget.share < SHARE
     assert "cpu: not enough memory for" in caplog.text
     tried, sizes[:] = max(sizes), []
     dict(one.translate_lines(lines, replace(options, fill_memory=True)))

@@ -143,7 +143,7 @@ def test_translations_and_scores_agree(tmp_path: Path, trained: dict[str, Path],
     ctranslate2 = import_ctranslate2()
     export(trained[name], tmp_path / "exported")
     ours = Translator.load(trained[name], device="cpu")
-    codec = ours.members[0].codec
+    codec = ours.models.members[0].codec
     theirs = ctranslate2.Translator(str(tmp_path / "exported"), device="cpu", intra_threads=1)
     lengths = set()
     for beam in (1, 4):

@@ -19,11 +19,11 @@ from nmt.data.codec import Segmentation
 from nmt.decoding.alignment import (
     NO_LINK,
     AlignmentHead,
-    link_words,
     links_of,
     merge_subwords,
     strongest,
 )
+from nmt.decoding.observation import link_words
 from nmt.model.observe import Site
 
 # Two source words, the first of two subwords; two target words, the second of two subwords.

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.decoding.alignment import AlignmentHead, link_words, recommended_head
+from nmt.decoding.alignment import AlignmentHead, recommended_head
+from nmt.decoding.observation import link_words
 from nmt.errors import UserError
 
 # One layer, two heads, three target positions (two pieces and the end), three source positions.

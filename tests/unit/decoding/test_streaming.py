@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt.data.text import read_stream
-from nmt.decoding.batching import length_batches
-from nmt.decoding.ensemble import round_up
+from nmt.decoding.batching import length_batches, round_up
 from nmt.decoding.lines import pair_up
 from nmt.decoding.streaming import (
     LARGEST_WINDOW,

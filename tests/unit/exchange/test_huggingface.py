@@ -45,7 +45,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_translations_are_those_of_transformers(imported: Path, backend: str) -> None:
     with force_backend(backend):
         translator = Translator.load(imported, device="cpu")
-        assert (translator.members[0].decoder.engine is not None) == (backend == "native")
+        assert (translator.models.members[0].decoder.engine is not None) == (backend == "native")
         for name, beam in (("greedy", 1), ("beam", None)):  # the model's own beam is 3
             found = translator.translate(LINES, beam=beam, max_length=LONGEST, early_stop="exact")
             assert [one.text for one in found] == RECORDED[name]
@@ -54,7 +54,7 @@ def test_translations_are_those_of_transformers(imported: Path, backend: str) ->
 
 def test_pieces_and_probabilities_are_those_of_transformers(imported: Path) -> None:
     translator = Translator.load(imported, device="cpu")
-    source = translator.members[0].codec.source
+    source = translator.models.members[0].codec.source
     for line, pieces in zip(LINES, RECORDED["pieces"], strict=True):
         assert [source.vocabulary.piece(number) for number in source.encode(line)] == pieces
     scores = translator.score_pairs(LINES, TARGETS)
@@ -81,7 +81,7 @@ def test_languages_can_be_given(tmp_path: Path) -> None:
 
 
 def test_words_of_lines_and_outputs(imported: Path) -> None:
-    codec = Translator.load(imported, device="cpu").members[0].codec
+    codec = Translator.load(imported, device="cpu").models.members[0].codec
     for line in (*LINES, "", "☃", "  the   dog "):
         segmented = codec.source.segment(line)
         assert segmented.words == [word for word in line.split(" ") if word]

@@ -145,7 +145,7 @@ def test_transformers_translates_the_same(tmp_path: Path) -> None:
     assert export(directory, tmp_path / "folder") == 0
     theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "folder").eval()
     translator = Translator.load(directory, device="cpu")
-    codec = translator.members[0].codec
+    codec = translator.models.members[0].codec
     lines = random_lines(8, longest=9)
     found = translator.translate(lines, beam=1, max_length=60)
     for line, ours in zip(lines, found, strict=True):

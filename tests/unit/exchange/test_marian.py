@@ -48,7 +48,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_translations_are_those_of_marian(imported: dict[str, Path], backend: str) -> None:
     with force_backend(backend):
         translator = Translator.load(imported["pieces"], device="cpu")
-        assert (translator.members[0].decoder.engine is not None) == (backend == "native")
+        assert (translator.models.members[0].decoder.engine is not None) == (backend == "native")
         found = translator.translate(
             RECORDED["lines"], beam=3, length_penalty=0.0, early_stop="exact", max_length_ratio=10.0
         )
