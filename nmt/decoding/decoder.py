@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nmt.config.config import ModelConfig
 from nmt.decoding.engine import Engine
+from nmt.decoding.pack_transformer import pack_transformer
 from nmt.decoding.packing import can_pack, pack
 from nmt.errors import UserError
 from nmt.model.transformer import Transformer
@@ -41,7 +42,7 @@ def by_engine(model: Transformer, *, int8: bool, keep_model: bool) -> Decoder:  
     """The engine; with 8 bits the model is packed, too, to score with the same weights."""
     kernels = library.load()
     assert kernels is not None
-    engine = Engine(kernels, model, int8=int8)
+    engine = Engine(kernels, pack_transformer(model, int8=int8))
     return Decoder(pack(model, int8=True) if int8 else model.logits, packed=True, engine=engine)
 
 

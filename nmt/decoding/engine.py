@@ -1,228 +1,274 @@
-"""A model laid out for the kernels in C: encoding and decoding on a CPU, without gradients.
+"""A packed model laid out for the kernels in C: encoding and decoding on a CPU. Imports no torch.
 
-Every linear layer is packed once, in float32 or in 8 bits. Sentences are computed without padding,
-and each hypothesis reads its own past only, so a translation has the same bits in every batch. The
-structures that the kernels read are declared in nmt/ops/native/interface.py.
+Every linear layer is laid out once, in float32 or in 8 bits. Sentences are computed without
+padding, and each hypothesis reads its own past only, so a translation has the same bits in every
+batch and with any number of threads. The structures that the kernels read are declared in
+nmt/ops/native/interface.py.
+
+Shapes: B sentences, K hypotheses per sentence, R rows, D width, V vocabulary, L layers.
 """
 
 import ctypes
 from collections.abc import Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+import numpy.typing as npt
 
-from nmt.model.attention import AttentionCore, CrossAttention, SelfAttention
-from nmt.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
-from nmt.model.transformer import Transformer
+from nmt.decoding.packed_model import Array, PackedModel, PackedSettings, sinusoids
 from nmt.ops.native import interface
-from nmt.ops.native.interface import address
+from nmt.ops.native.interface import RowMap, address
 
-TINY = 1e-30
-LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric
 HEAD_NORMS = {"none": 0, "rms": 1, "layer": 2}
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swish": 2}
+ALIGNMENT = 64  # bytes of a line of the cache: a vector that lies in two of them is slower
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 
 
-class Packer:
-    """Makes the structures of a model, and keeps the memory that they point to."""
+def empty(shape: Sequence[int], dtype: type = np.float32) -> Array:
+    """New memory that begins with a line of the cache."""
+    array = np.empty(int(np.prod(shape)) * np.dtype(dtype).itemsize + ALIGNMENT, dtype=np.uint8)
+    first = -array.ctypes.data % ALIGNMENT
+    return array[first : len(array) - ALIGNMENT + first].view(dtype).reshape(shape)
 
-    def __init__(self, kernels: ctypes.CDLL, *, int8: bool) -> None:
+
+class Layout:
+    """Makes the structures of a packed model, and keeps the memory that they point to."""
+
+    def __init__(self, kernels: ctypes.CDLL, model: PackedModel) -> None:
         self.kernels = kernels
         self.panel: int = kernels.panel_size()
         self.group: int = kernels.group_size()
         self.input_zero: int = kernels.input_zero()
-        self.int8 = int8
+        self.settings: PackedSettings = model.settings
+        self.arrays = model.arrays
         self.kept: list[object] = []
 
-    def keep(
-        self,
-        tensor: Tensor | None,
-        shape: Sequence[int],
-        dtype: torch.dtype = torch.float32,
-    ) -> int | None:
-        """The address of a tensor of this shape, made contiguous first; None stays None."""
-        if tensor is None:
-            return None
-        tensor = tensor.detach().contiguous()
-        self.kept.append(tensor)
-        return address(tensor, shape, dtype)
+    def array(self, name: str) -> Array:
+        """An array that the model must have."""
+        if name not in self.arrays:
+            raise ValueError(f"expected a packed model with an array {name}, got none")
+        return self.arrays[name]
 
-    def linear(self, weight: Tensor, bias: Tensor | None) -> interface.PackedLinear:
-        """A weight [outputs, inputs] in panels."""
-        weight = weight.detach().float()
-        outputs, inputs = weight.shape
+    def keep(self, array: Array, shape: Sequence[int], dtype: type = np.float32) -> int:
+        """The address of an array of this shape, which is kept in memory."""
+        self.kept.append(array)
+        return address(array, shape, dtype)
+
+    def numbers(self, name: str, size: int) -> int:
+        """The address of the numbers [size] of this name."""
+        return self.keep(np.ascontiguousarray(self.array(name)), (size,))
+
+    def optional(self, name: str, size: int) -> int | None:
+        """The address of the numbers [size] of this name, None where the model has none."""
+        return self.numbers(name, size) if name in self.arrays else None
+
+    def linear(
+        self, name: str, *, inputs: int, outputs: int, weight: Array | None = None
+    ) -> interface.PackedLinear:
+        """A linear layer in panels; `weight` [outputs, inputs] replaces the one of that name."""
+        weight = self.array(f"{name}.weight") if weight is None else weight
+        if weight.shape != (outputs, inputs):
+            raise ValueError(f"{name}.weight: expected {(outputs, inputs)}, got {weight.shape}")
         panels = -(-outputs // self.panel)
         structure = interface.PackedLinear(
-            inputs=inputs, outputs=outputs, bias=self.keep(bias, (outputs,))
+            inputs=inputs, outputs=outputs, bias=self.optional(f"{name}.bias", outputs)
         )
-        if not self.int8:
-            padded = nn.functional.pad(weight, (0, 0, 0, panels * self.panel - outputs))
-            laid_out = padded.view(panels, self.panel, inputs).transpose(1, 2)
+        if not self.settings.int8:
+            laid_out = empty((panels, inputs, self.panel))
+            padded = pad(weight, panels * self.panel, inputs)
+            laid_out[:] = padded.reshape(panels, self.panel, inputs).transpose(0, 2, 1)
             structure.weight = self.keep(laid_out, (panels, inputs, self.panel))
             return structure
-        largest = weight.abs().amax(dim=1).clamp(min=TINY)
-        quantized = (weight * (LARGEST / largest)[:, None]).round()
         groups = -(-inputs // self.group)
-        room = (0, groups * self.group - inputs, 0, panels * self.panel - outputs)
-        quantized = nn.functional.pad(quantized, room)
-        shape = (panels, self.panel, groups, self.group)
-        structure.weight8 = self.keep(
-            quantized.to(torch.int8).view(shape).transpose(1, 2),
-            (panels, groups, self.panel, self.group),
-            torch.int8,
-        )
-        structure.scales = self.keep(largest / LARGEST, (outputs,))
+        padded = pad(weight, panels * self.panel, groups * self.group)
+        laid_out = empty((panels, groups, self.panel, self.group), np.int8)
+        parts = (panels, self.panel, groups, self.group)
+        laid_out[:] = padded.reshape(parts).transpose(0, 2, 1, 3)
+        structure.weight8 = self.keep(laid_out, laid_out.shape, np.int8)
+        structure.scales = self.numbers(f"{name}.scales", outputs)
         # Inputs come with `input_zero` added; the sums start without what that adds.
-        offsets = (quantized.sum(1) * -self.input_zero).to(torch.int32)
-        structure.offsets = self.keep(offsets, (panels * self.panel,), torch.int32)
+        offsets = empty((panels * self.panel,), np.int32)
+        offsets[:] = padded.sum(axis=1, dtype=np.int32) * -self.input_zero
+        structure.offsets = self.keep(offsets, offsets.shape, np.int32)
         return structure
 
-    def layer_norm(self, module: nn.Module, dim: int) -> interface.LayerNorm:
-        """A LayerNorm; anything else does nothing."""
-        if not isinstance(module, nn.LayerNorm):
-            return interface.LayerNorm()
-        return interface.LayerNorm(self.keep(module.weight, (dim,)), self.keep(module.bias, (dim,)))
+    def layer_norm(self, name: str) -> interface.LayerNorm:
+        """A LayerNorm."""
+        dim = self.settings.dim
+        return interface.LayerNorm(
+            self.numbers(f"{name}.norm.gain", dim), self.numbers(f"{name}.norm.bias", dim)
+        )
 
-    def kind(self, core: AttentionCore, dim: int) -> interface.Kind:
+    def kind(self, name: str) -> interface.Kind:
         """The description of an attention kind that the kernels read."""
-        mapping = core.mapping
-        assert mapping.row_map is not None, "expected a mapping that the kernels have"
-        parameters = torch.full((core.heads,), mapping.row_parameter)
-        for learned in core.weights.values():
-            parameters = mapping.decoding_parameters(learned)
-        structure = interface.Kind(
-            map=int(mapping.row_map), parameters=self.keep(parameters, (core.heads,))
+        settings = self.settings
+        return interface.Kind(
+            map=int(RowMap[settings.score_maps[name].upper()]),
+            parameters=self.numbers(f"{name}.parameters", settings.heads),
+            norm=HEAD_NORMS[settings.head_norms[name]],
+            gain=self.optional(f"{name}.gain", settings.dim),
+            gate=self.optional(f"{name}.gate", settings.dim),
         )
-        if core.norm is not None:
-            structure.norm = HEAD_NORMS[core.norm.norm]
-            structure.gain = self.keep(core.norm.gain, (dim,))
-            structure.gate = self.keep(core.norm.gate, (dim,))
-        return structure
 
-    def attention(
-        self, module: SelfAttention | CrossAttention, residual: Residual
-    ) -> interface.AttentionLayer:
+    def attention(self, name: str, *, cross: bool) -> interface.AttentionLayer:
         """An attention sublayer."""
-        dim = len(module.output.weight)
+        dim = self.settings.dim
         structure = interface.AttentionLayer(
-            output=self.linear(module.output.weight, module.output.bias),
-            kind=self.kind(module.core, dim),
-            norm=self.layer_norm(residual.norm, dim),
+            input=self.linear(f"{name}.input", inputs=dim, outputs=dim if cross else 3 * dim),
+            output=self.linear(f"{name}.output", inputs=dim, outputs=dim),
+            kind=self.kind(name),
+            norm=self.layer_norm(name),
         )
-        if isinstance(module, SelfAttention):
-            first = module.query_key_value
-        else:
-            first = module.query
-            structure.key_value = self.linear(module.key_value.weight, module.key_value.bias)
-        structure.input = self.linear(first.weight, first.bias)
+        if cross:
+            structure.key_value = self.linear(f"{name}.key_value", inputs=dim, outputs=2 * dim)
         return structure
 
-    def feed_forward(self, module: FeedForward, residual: Residual) -> interface.FeedForwardLayer:
-        """A feed-forward sublayer."""
-        return interface.FeedForwardLayer(
-            self.linear(module.input.weight, module.input.bias),
-            self.linear(module.output.weight, module.output.bias),
-            self.layer_norm(residual.norm, len(module.output.weight)),
-        )
-
-    def layer(self, layer: nn.Module) -> interface.StackLayer:
+    def layer(self, name: str, *, decoder: bool) -> interface.StackLayer:
         """A layer of either stack."""
-        assert isinstance(layer, EncoderLayer | DecoderLayer)
+        dim, hidden = self.settings.dim, self.settings.hidden_dim
+        feed_forward = f"{name}.feed_forward"
         structure = interface.StackLayer(
-            self=self.attention(layer.self_attention, layer.self_attention_residual),
-            feed_forward=self.feed_forward(layer.feed_forward, layer.feed_forward_residual),
+            self=self.attention(f"{name}.self", cross=False),
+            feed_forward=interface.FeedForwardLayer(
+                self.linear(f"{feed_forward}.input", inputs=dim, outputs=hidden),
+                self.linear(f"{feed_forward}.output", inputs=hidden, outputs=dim),
+                self.layer_norm(feed_forward),
+            ),
         )
-        if isinstance(layer, DecoderLayer):
-            structure.cross = self.attention(layer.cross_attention, layer.cross_attention_residual)
+        if decoder:
+            structure.cross = self.attention(f"{name}.cross", cross=True)
         return structure
 
-    def stack(self, model: Transformer, layers: nn.ModuleList, final: nn.Module) -> interface.Stack:
+    def stack(self, side: str, count: int) -> interface.Stack:
         """The encoder or the decoder, as the kernels have checked it."""
-        array = (interface.StackLayer * len(layers))(*map(self.layer, layers))
+        settings, decoder = self.settings, side == "decoder"
+        layers = [self.layer(f"{side}.{index}", decoder=decoder) for index in range(count)]
+        array = (interface.StackLayer * count)(*layers)
         self.kept.append(array)
-        config = model.config
         stack = interface.Stack(
-            dim=config.dim,
-            heads=config.heads,
-            hidden_dim=config.feed_forward_dim,
-            num_layers=len(layers),
-            pre_norm=int(config.norm == "pre"),
-            activation=ACTIVATIONS[config.feed_forward_activation],
-            epsilon=config.norm_epsilon,
+            dim=settings.dim,
+            heads=settings.heads,
+            hidden_dim=settings.hidden_dim,
+            num_layers=count,
+            pre_norm=int(settings.pre_norm),
+            activation=ACTIVATIONS[settings.activation],
+            epsilon=settings.norm_epsilon,
             layers=array,
-            final=self.layer_norm(final, config.dim),
         )
-        self.kernels.check_stack(ctypes.byref(stack), int(layers is model.decoder))
+        if settings.pre_norm:
+            stack.final = self.layer_norm(side)
+        self.kernels.check_stack(ctypes.byref(stack), int(decoder))
         return stack
 
 
-class Engine:
-    """A model for the kernels; the original is left as it is."""
+def pad(weight: Array, outputs: int, inputs: int) -> Array:
+    """A weight with zeros up to this size."""
+    room = ((0, outputs - weight.shape[0]), (0, inputs - weight.shape[1]))
+    return np.pad(weight, room) if any(map(any, room)) else weight
 
-    def __init__(self, kernels: ctypes.CDLL, model: Transformer, *, int8: bool) -> None:
+
+class Input:
+    """The embeddings of one side, and as many positions as were asked for."""
+
+    def __init__(self, embedding: Array, positions: Array, settings: PackedSettings) -> None:
+        if embedding.ndim != 2 or embedding.shape[1] != settings.dim:
+            raise ValueError(f"expected embeddings {settings.dim} wide, got {embedding.shape}")
+        self.settings = settings
+        self.embedding, self.positions = np.ascontiguousarray(embedding), positions
+        self.fields = interface.TokenInput(
+            vocabulary=len(embedding),
+            num_positions=len(positions),
+            scale=settings.embedding_scale,
+            embedding=address(self.embedding),
+            positions=address(positions, (len(positions), settings.dim)),
+        )
+
+    def at_least(self, count: int) -> interface.TokenInput:
+        """What the kernels read, with at least this many positions."""
+        if count > len(self.positions):
+            end = 1 << (count - 1).bit_length()
+            more = sinusoids(len(self.positions), end, self.settings)
+            self.positions = np.concatenate([self.positions, more])
+            self.fields.positions = address(self.positions)
+            self.fields.num_positions = end
+        return self.fields
+
+
+class Engine:
+    """A packed model for the kernels."""
+
+    def __init__(self, kernels: ctypes.CDLL, model: PackedModel) -> None:
         self.kernels = kernels
         self.chunk: int = kernels.chunk_size()
-        self.packer = Packer(kernels, int8=int8)
-        self.encoder = self.packer.stack(model, model.encoder, model.encoder_norm)
-        self.decoder = self.packer.stack(model, model.decoder, model.decoder_norm)
-        self.output = self.packer.linear(model.output_weight, model.output_bias)
-        self.num_layers = len(model.decoder)
-        self.dim, self.hidden_dim = model.config.dim, model.config.feed_forward_dim
-        self.int8 = int8
-        self.source_input, self.target_input = model.source_input, model.target_input
-        self.source_embedding = model.source_embedding.detach()
-        self.target_embedding = model.target_embedding.detach()
+        self.settings = settings = model.settings
+        self.layout = layout = Layout(kernels, model)
+        self.encoder = layout.stack("encoder", settings.encoder_layers)
+        self.decoder = layout.stack("decoder", settings.decoder_layers)
+        target, positions = layout.array("target_embedding"), layout.array("positions")
+        source = model.arrays.get("source_embedding", target)
+        self.source_input = Input(source, positions, settings)
+        self.target_input = Input(target, positions, settings)
+        tied = "output.weight" not in model.arrays and not settings.int8
+        self.vocabulary_size = len(target)
+        self.output = layout.linear(
+            "output",
+            inputs=settings.dim,
+            outputs=len(target),
+            weight=target if tied else None,
+        )
 
-    def workspace(self, rows: int, *, keys: int, sentences: int = 0) -> "Workspace":
+    def workspace(self, rows: int, *, keys: int, threads: int, sentences: int = 0) -> "Workspace":
         """Scratch memory for the kernels, for `rows` rows that attend to at most `keys` keys.
 
         Encoding also needs some for whole `sentences`.
         """
-        threads = torch.get_num_threads()
+        dim, hidden_dim = self.settings.dim, self.settings.hidden_dim
         attention = self.kernels.attention_scratch(keys)
-        packed = rows + sentences * self.packer.panel if sentences else 0
-        widest = max(self.dim, self.hidden_dim)
+        packed = rows + sentences * self.layout.panel if sentences else 0
         sizes = [
             threads * attention,
-            rows * 3 * self.dim,
-            rows * self.dim,
-            rows * self.dim,
-            rows * self.hidden_dim,
-            packed * self.dim,
-            rows * (2 + widest) if self.int8 else 0,
+            rows * 3 * dim,
+            rows * dim,
+            rows * dim,
+            rows * hidden_dim,
+            packed * dim,
+            rows * (2 + max(dim, hidden_dim)) if self.settings.int8 else 0,
         ]
-        memory = torch.empty(sum(sizes))
-        parts = (part.data_ptr() for part in torch.split(memory, sizes))
+        line = ALIGNMENT // 4
+        starts = np.cumsum([0, *(-(-size // line) * line for size in sizes)])
+        memory = empty((int(starts[-1]),))
+        parts = (memory.ctypes.data + 4 * int(start) for start in starts[:-1])
         return Workspace(interface.WorkingMemory(rows, threads, attention, *parts), keys, memory)
 
-    def encode(self, sentences: Sequence[Sequence[int]], starts: Tensor) -> Tensor:
+    def encode(
+        self, sentences: Sequence[Sequence[int]], starts: Integers, *, threads: int
+    ) -> Floats:
         """The encoder output [R, D] of sentences, whose tokens are concatenated without padding."""
-        tokens = torch.tensor(
-            [token for sentence in sentences for token in sentence], dtype=torch.int64
-        )
+        tokens = np.array([token for sentence in sentences for token in sentence], dtype=np.int64)
         longest = max(map(len, sentences), default=0)
-        positions = self.source_input.positions(longest)
-        places = [torch.arange(len(sentence)) for sentence in sentences]
-        x = self.source_input.at(
-            tokens, self.source_embedding, positions[torch.cat(places) if places else tokens]
-        )
-        work = self.workspace(len(x), keys=longest, sentences=len(sentences))
+        x = empty((len(tokens), self.settings.dim))
+        work = self.workspace(len(x), keys=longest, threads=threads, sentences=len(sentences))
         self.kernels.encode(
             ctypes.byref(self.encoder),
-            address(starts, (len(sentences) + 1,), torch.int64),
+            ctypes.byref(self.source_input.at_least(longest)),
+            address(starts, (len(sentences) + 1,), np.int64),
             len(sentences),
-            address(x, (len(tokens), self.dim)),
+            address(tokens, dtype=np.int64),
+            address(x),
             ctypes.byref(work.fields),
         )
         return x
 
-    def logits(self, hidden: Tensor, work: "Workspace", out: Tensor) -> None:
-        """Write [R, V] to out for hidden [..., D]."""
+    def logits(self, hidden: Floats, work: "Workspace", out: Floats) -> None:
+        """Write [R, V] to out for hidden [R, D]."""
         self.kernels.apply_linear(
             ctypes.byref(self.output),
-            address(hidden),
+            address(hidden, (len(out), self.settings.dim)),
             len(out),
             address(out),
             0,
@@ -233,53 +279,61 @@ class Engine:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Scratch memory for the kernels: the addresses of its parts, and the tensor that holds it."""
+    """Scratch memory for the kernels: the addresses of its parts, and the array that holds it."""
 
     fields: interface.WorkingMemory
     keys: int  # of attention, at most
-    memory: Tensor
+    memory: Floats
 
 
-class EngineStep:
-    """The step function of a batch of sentences."""
+class EngineBatch:
+    """A batch of sentences that the engine decodes: its sources, and the past of its hypotheses."""
 
     def __init__(
-        self, engine: Engine, sources: Sequence[Sequence[int]], *, beam: int, max_length: int
+        self,
+        engine: Engine,
+        sources: Sequence[Sequence[int]],
+        *,
+        beam: int,
+        max_length: int,
+        threads: int,
     ) -> None:
         self.engine = engine
-        self.starts = torch.tensor([0, *map(len, sources)]).cumsum(0)
+        self.threads = threads  # may be changed between steps
+        self.starts = np.cumsum([0, *map(len, sources)], dtype=np.int64)
         self.longest = max(map(len, sources), default=0)
         self.num_sentences = len(sources)
-        self.rows = torch.arange(len(sources))
-        encoded = engine.encode(sources, self.starts)
+        self.rows = np.arange(len(sources))
+        encoded = engine.encode(sources, self.starts, threads=threads)
         self.memories = self.remember(encoded)
         self.positions = max_length + 1  # the start token is read, too
-        self.past: list[Tensor] = []  # [L, sentences, chunk, beam, 2, D] of each chunk so far
-        self.descent = torch.empty(len(sources), 1, 0, dtype=torch.int32)
+        self.past: list[Floats] = []  # [L, sentences, chunk, beam, 2, D] of each chunk so far
+        self.descent = np.empty((len(sources), 1, 0), dtype=np.int32)
         # The same memory in every step: new memory would cost as much as a layer.
         self.work: Workspace | None = None
-        self.logits = torch.empty(0, engine.output.outputs)
+        self.hidden = empty((0, engine.settings.dim))
+        self.logits = empty((0, engine.vocabulary_size))
         self.state = interface.DecodingBatch(
             sentences=len(sources),
             most_width=beam,
-            starts=address(self.starts, dtype=torch.int64),
+            starts=address(self.starts, dtype=np.int64),
             memories=ctypes.cast(self.memories, c_void_p),
         )
 
-    def remember(self, encoded: Tensor) -> ctypes.Array[interface.Memory]:
+    def remember(self, encoded: Floats) -> ctypes.Array[interface.Memory]:
         """The keys and values of the cross-attention of all layers, from the encoder output."""
-        engine = self.engine
-        rows, layers, dim = len(encoded), engine.num_layers, engine.dim
-        keys = encoded.new_empty(layers, rows + self.num_sentences * engine.packer.panel, dim)
-        key_values = encoded.new_empty(layers, rows, 2, dim)
+        engine, settings = self.engine, self.engine.settings
+        rows, layers, dim = len(encoded), settings.decoder_layers, settings.dim
+        keys = empty((layers, rows + self.num_sentences * engine.layout.panel, dim))
+        key_values = empty((layers, rows, 2, dim))
         self.kept = (keys, key_values)
-        work = engine.workspace(rows, keys=self.longest)
+        work = engine.workspace(rows, keys=self.longest, threads=self.threads)
         memories = (interface.Memory * layers)(
             *(interface.Memory(address(keys[n]), address(key_values[n])) for n in range(layers))
         )
         engine.kernels.remember(
             ctypes.byref(engine.decoder),
-            address(self.starts, dtype=torch.int64),
+            address(self.starts, dtype=np.int64),
             self.num_sentences,
             address(encoded, (rows, dim)),
             memories,
@@ -287,31 +341,31 @@ class EngineStep:
         )
         return memories
 
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """Logits [B, K, V] after tokens [B, K], valid until the next call."""
+    def step(self, tokens: Integers) -> Floats:
+        """Logits [B, K, V] after tokens [B, K], valid until the next step."""
         engine, state = self.engine, self.state
         batch, width = tokens.shape
         self.check(batch, width)
         if state.position == len(self.past) * engine.chunk:
             self.open_chunk()
         if self.descent.shape[1] != width:  # before the first step, when a sample starts wide
-            self.descent = self.descent.expand(-1, width, -1).contiguous()
-        position = engine.target_input.positions(state.position + 1)[-1]
-        x = engine.target_input.at(tokens, engine.target_embedding, position)
+            self.descent = np.repeat(self.descent[:, :1], width, axis=1)
         state.batch, state.width = batch, width
-        state.rows = address(self.rows, (batch,), torch.int64)
-        state.descent = address(self.descent, (batch, width, state.most_positions), torch.int32)
+        state.rows = address(self.rows, (batch,), np.int64)
+        state.descent = address(self.descent, (batch, width, state.most_positions), np.int32)
         work = self.workspace(batch * width)
+        hidden, logits = self.hidden[: batch * width], self.logits[: batch * width]
         engine.kernels.decode(
             ctypes.byref(engine.decoder),
+            ctypes.byref(engine.target_input.at_least(state.position + 1)),
             ctypes.byref(state),
-            address(x, (batch, width, engine.dim)),
+            address(tokens, dtype=np.int64),
+            address(hidden),
             ctypes.byref(work.fields),
         )
         state.position += 1
-        logits = self.logits[: batch * width]
-        engine.logits(x, work, logits)
-        return logits.view(batch, width, engine.output.outputs)
+        engine.logits(hidden, work, logits)
+        return logits.reshape(batch, width, engine.vocabulary_size)
 
     def check(self, batch: int, width: int) -> None:
         """Raise for tokens that there is no memory for."""
@@ -329,31 +383,34 @@ class EngineStep:
             work is None
             or rows > work.fields.rows
             or keys > work.keys
-            or torch.get_num_threads() != work.fields.threads
+            or self.threads != work.fields.threads
         ):
             # Twice the keys, so that long outputs do not need new memory for each chunk.
-            self.work = work = self.engine.workspace(rows, keys=max(self.longest, 2 * keys))
+            self.work = work = self.engine.workspace(
+                rows, keys=max(self.longest, 2 * keys), threads=self.threads
+            )
             if rows > len(self.logits):
-                self.logits = torch.empty(rows, self.engine.output.outputs)
+                self.hidden = empty((rows, self.engine.settings.dim))
+                self.logits = empty((rows, self.engine.vocabulary_size))
         return work
 
     def open_chunk(self) -> None:
         """Allocate memory for the next positions, but not beyond the longest output."""
-        engine = self.engine
-        shape = (self.num_sentences, engine.chunk, self.state.most_width, 2, engine.dim)
-        self.past.append(torch.empty(engine.num_layers, *shape))
-        addresses = [layer.data_ptr() for chunk in self.past for layer in chunk]
+        engine, settings = self.engine, self.engine.settings
+        shape = (self.num_sentences, engine.chunk, self.state.most_width, 2, settings.dim)
+        self.past.append(empty((settings.decoder_layers, *shape)))
+        addresses = [layer.ctypes.data for chunk in self.past for layer in chunk]
         self.pasts = (c_void_p * len(addresses))(*addresses)
         self.state.pasts = ctypes.cast(self.pasts, c_void_p)
-        self.descent = nn.functional.pad(self.descent, (0, engine.chunk))
+        self.descent = np.pad(self.descent, ((0, 0), (0, 0), (0, engine.chunk)))
         self.state.most_positions = self.descent.shape[2]
 
-    def reorder(self, parents: Tensor) -> None:
+    def reorder(self, parents: npt.NDArray[Any]) -> None:
         """Continue the old hypotheses parents [B, K]."""
-        index = parents[:, :, None].expand(-1, -1, self.descent.shape[2])
-        self.descent = self.descent.gather(1, index)
+        taken = np.take_along_axis(self.descent, parents[:, :, None], axis=1)
+        self.descent = np.ascontiguousarray(taken)
 
-    def select(self, sentences: Tensor) -> None:
+    def select(self, sentences: npt.NDArray[Any]) -> None:
         """Keep these sentences [B']; nothing is copied but the tables that say where they are."""
         self.rows = self.rows[sentences]
-        self.descent = self.descent.index_select(0, sentences)
+        self.descent = self.descent[sentences]

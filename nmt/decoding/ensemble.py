@@ -15,7 +15,7 @@ from nmt.data.codec import Codec
 from nmt.data.vocabulary import BOS, PAD
 from nmt.decoding.batching import round_up
 from nmt.decoding.decoder import Decoder, make_decoder
-from nmt.decoding.engine import EngineStep
+from nmt.decoding.engine_step import EngineStep
 from nmt.errors import DataError
 from nmt.model.transformer import Transformer
 

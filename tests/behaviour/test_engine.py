@@ -1,19 +1,34 @@
 """The engine in C against the model it was made of."""
 
 import ctypes
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from support.decoding_walks import engine_walk, torch_walk
+from support.decoding_walks import (
+    BEAM,
+    POSITIONS,
+    engine_walk,
+    make_sources,
+    torch_walk,
+    walk,
+)
 from support.kernels import every_build, load
 from support.transformers import MODELS_IN_C, OUR_MODELS, make_model
 from torch import Tensor, nn
 
 from nmt.decoding.decoder import make_decoder
-from nmt.decoding.engine import Engine, EngineStep, Packer
+from nmt.decoding.engine import Engine, Layout
+from nmt.decoding.engine_step import EngineStep
+from nmt.decoding.pack_transformer import linear, pack_transformer
+from nmt.decoding.packed_model import PackedModel, sinusoids
 from nmt.decoding.packing import Int8Linear
 from nmt.ops.backend import force_backend
-from nmt.ops.native.interface import address
+from nmt.ops.native import library
+from nmt.ops.native.tensors import address
 
 
 @every_build
@@ -29,7 +44,7 @@ def test_every_kind_computes_what_the_model_does(build: str, name: str) -> None:
 @every_build
 def test_no_step_beyond_the_memory(build: str) -> None:
     """Not another position than there is memory for, and no more hypotheses."""
-    engine = Engine(load(build), make_model(OUR_MODELS["softmax"]), int8=False)
+    engine = Engine(load(build), pack_transformer(make_model(OUR_MODELS["softmax"]), int8=False))
     with torch.inference_mode():
         step = EngineStep(engine, [[4, 5], [6]], beam=2, max_length=1)
         with pytest.raises(ValueError, match="1 to 2 hypotheses, got 3"):
@@ -65,12 +80,82 @@ def test_threads_change_no_bit(build: str, int8: bool) -> None:
         assert all(torch.equal(x, y) for x, y in zip(one, found[0], strict=True))
 
 
+def test_positions_beyond_the_table_are_those_of_the_model() -> None:
+    model = make_model(OUR_MODELS["softmax"], dim=36)
+    packed = pack_transformer(model, int8=False)
+    expected = model.target_input.positions(2000)[512:].numpy()
+    np.testing.assert_allclose(sinusoids(512, 2000, packed.settings), expected, atol=1e-7)
+
+
+@every_build
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_file_gives_the_same_bits(build: str, int8: bool, tmp_path: Path) -> None:
+    model = make_model(OUR_MODELS["mixed"], norm="pre")
+    packed = pack_transformer(model, int8=int8)
+    packed.write(tmp_path / "model")
+    found = PackedModel.read(tmp_path / "model")
+    assert found.settings == packed.settings
+    steps = [
+        EngineStep(Engine(load(build), one), make_sources(), beam=BEAM, max_length=POSITIONS)
+        for one in (packed, found)
+    ]
+    with torch.inference_mode():
+        for one, other in zip(*map(walk, steps), strict=True):
+            assert torch.equal(one, other)
+
+
+@every_build
+def test_a_packed_model_without_an_array_is_refused(build: str) -> None:
+    packed = pack_transformer(make_model(OUR_MODELS["rela-g"]), int8=False)
+    for name, array in packed.arrays.items():
+        others = {key: value for key, value in packed.arrays.items() if key != name}
+        if name.endswith((".gain", ".gate", ".bias")) and ".norm." not in name:
+            continue  # a layer can do without
+        if name not in ("source_embedding", "output.weight"):
+            with pytest.raises(ValueError, match=name):
+                Engine(load(build), PackedModel(packed.settings, others))
+        changed = PackedModel(packed.settings, others | {name: array[..., :-1]})
+        with pytest.raises(ValueError, match="expected"):
+            Engine(load(build), changed)
+
+
+TORCHLESS = """
+import sys
+from pathlib import Path
+from nmt.decoding.engine import Engine, EngineBatch
+from nmt.decoding.packed_model import PackedModel
+from nmt.ops.native import library
+import numpy as np
+engine = Engine(library.load(), PackedModel.read(Path(sys.argv[1])))
+batch = EngineBatch(engine, [[5, 6, 7]], beam=1, max_length=3, threads=1)
+print(int(batch.step(np.ones((1, 1), dtype=np.int64)).argmax()), "torch" in sys.modules)
+"""
+
+
+@pytest.mark.skipif(library.load() is None, reason="no kernels were built for this processor")
+def test_a_packed_model_needs_no_torch(tmp_path: Path) -> None:
+    model = make_model(OUR_MODELS["softmax"])
+    packed = pack_transformer(model, int8=False)
+    packed.write(tmp_path / "model")
+    done = subprocess.run(
+        [sys.executable, "-c", TORCHLESS, str(tmp_path / "model")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    with torch.inference_mode():
+        step = EngineStep(Engine(library.kernels(), packed), [[5, 6, 7]], beam=1, max_length=3)
+        expected = int(step(torch.ones(1, 1, dtype=torch.int64)).argmax())
+    assert done.stdout == f"{expected} False\n", done.stderr
+
+
 def multiply(
     kernels: ctypes.CDLL, layer: nn.Linear, x: Tensor, *, int8: bool, relu: bool = False
 ) -> Tensor:
     """x through a packed layer."""
-    packer = Packer(kernels, int8=int8)
-    structure = packer.linear(layer.weight, layer.bias)
+    settings = pack_transformer(make_model(OUR_MODELS["softmax"]), int8=int8).settings
+    layout = Layout(kernels, PackedModel(settings, dict(linear("layer", layer, int8=int8))))
+    structure = layout.linear("layer", inputs=layer.in_features, outputs=layer.out_features)
     out = torch.empty(len(x), layer.out_features)
     scratch = torch.empty(len(x) * (2 + layer.in_features))
     kernels.apply_linear(

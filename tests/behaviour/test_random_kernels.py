@@ -19,14 +19,16 @@ from torch import Tensor
 
 from nmt.config.search_options import SearchOptions
 from nmt.decoding.decoder import Decoder
-from nmt.decoding.engine import Engine, EngineStep
+from nmt.decoding.engine import Engine
+from nmt.decoding.engine_step import EngineStep
 from nmt.decoding.ensemble import Member, TorchStep
+from nmt.decoding.pack_transformer import pack_transformer
 from nmt.decoding.search import Symbols, search
 from nmt.model.attention import AttentionCore
 from nmt.ops.attention import attention_blockwise, attention_native, refuses_native
 from nmt.ops.beam import choose_beam_torch
 from nmt.ops.native import search as native
-from nmt.ops.native.interface import address
+from nmt.ops.native.tensors import address
 
 MANY = int(os.environ.get("NMT_FUZZ_CASES", "3000"))
 START, END = 1, 2
@@ -71,8 +73,8 @@ def check_engine(number: int) -> None:
     chance = random.Random(number)
     case = engine_case(chance)
     steps: list[EngineStep | TorchStep] = [
-        EngineStep(Engine(load(build), case.model, int8=int8), case.sources, beam=case.beam,
-                   max_length=case.steps)
+        EngineStep(Engine(load(build), pack_transformer(case.model, int8=int8)), case.sources,
+                   beam=case.beam, max_length=case.steps)
         for int8 in (False, True)
         for build in NAMES
     ]  # fmt: skip
@@ -99,12 +101,12 @@ def check_search(number: int) -> None:
     ]
     limits = [max(limit, len(prefix)) for limit, prefix in zip(limits, prefixes, strict=True)]
     options = SearchOptions(beam=case.beam, nbest=chance.randint(1, case.beam))
+    engine = Engine(load(NAMES[number % len(NAMES)]), pack_transformer(case.model, int8=False))
     found = []
     for step in (
-        EngineStep(Engine(load(NAMES[number % len(NAMES)]), case.model, int8=False), case.sources,
-                   beam=case.beam, max_length=max(limits)),
+        EngineStep(engine, case.sources, beam=case.beam, max_length=max(limits)),
         torch_step(case, max(limits)),
-    ):  # fmt: skip
+    ):
         found.append(
             search(step, options, Symbols(START, END), max_lengths=limits, prefixes=prefixes)
         )
@@ -235,7 +237,7 @@ def test_many_random_cases(name: str) -> None:
 def test_sources_and_batches_of_nothing(build: str) -> None:
     """No sentence at all, and a sentence without a token: defined, and no memory is touched."""
     case = engine_case(random.Random(3))
-    engine = Engine(load(build), case.model, int8=False)
+    engine = Engine(load(build), pack_transformer(case.model, int8=False))
     with torch.inference_mode():
         nothing = EngineStep(engine, [], beam=2, max_length=2)
         assert nothing(torch.empty(0, 1, dtype=torch.int64)).shape == (0, 1, case.vocabulary)

@@ -6,8 +6,10 @@ from support.transformers import SOURCE_SIZE, TARGET_SIZE
 from torch import Tensor
 
 from nmt.decoding.decoder import Decoder
-from nmt.decoding.engine import Engine, EngineStep
+from nmt.decoding.engine import Engine
+from nmt.decoding.engine_step import EngineStep
 from nmt.decoding.ensemble import Member, TorchStep
+from nmt.decoding.pack_transformer import pack_transformer
 from nmt.model.transformer import Transformer
 
 BEAM, POSITIONS = 3, 20
@@ -41,7 +43,7 @@ def walk(step: EngineStep | TorchStep) -> list[Tensor]:
 
 @torch.inference_mode()
 def engine_walk(build: str, model: Transformer, *, int8: bool = False) -> list[Tensor]:
-    engine = Engine(load(build), model, int8=int8)
+    engine = Engine(load(build), pack_transformer(model, int8=int8))
     return walk(EngineStep(engine, make_sources(), beam=BEAM, max_length=POSITIONS))
 
 

@@ -59,6 +59,14 @@ typedef struct {
     LayerNorm final;
 } Stack;
 
+// What turns the tokens of one side into vectors.
+typedef struct {
+    int64_t vocabulary, num_positions;
+    float scale;             // of embeddings
+    const float *embedding;  // [vocabulary][D]
+    const float *positions;  // [num_positions][D]
+} TokenInput;
+
 // The keys and values that cross-attention of a layer reads.
 typedef struct {
     float *keys;        // of each sentence [H][panels][D / H][PANEL]: PANEL keys side by side
@@ -96,9 +104,32 @@ EXPORT_SIZE(AttentionLayer)
 EXPORT_SIZE(FeedForwardLayer)
 EXPORT_SIZE(StackLayer)
 EXPORT_SIZE(Stack)
+EXPORT_SIZE(TokenInput)
 EXPORT_SIZE(Memory)
 EXPORT_SIZE(DecodingBatch)
 EXPORT_SIZE(WorkingMemory)
+
+// ------------------------------------------------------------------------------------- input
+
+// Whether tokens [count] are in the vocabulary, and there are positions for all.
+static int64_t check_input(const TokenInput *input, const int64_t *tokens, int64_t count,
+                           int64_t positions) {
+    REQUIRE(is_size(input->vocabulary) && is_size(input->num_positions));
+    REQUIRE(is_there(input->embedding, count) && is_there(input->positions, count));
+    REQUIRE(is_there(tokens, count) && positions <= input->num_positions);
+    uint64_t most = 0;
+    for (int64_t place = 0; place < count; place++)
+        most = (uint64_t)tokens[place] > most ? (uint64_t)tokens[place] : most;
+    REQUIRE(count == 0 || most < (uint64_t)input->vocabulary);
+    return 0;
+}
+
+// x [D] = the embedding of a token, scaled, plus its position; rounded once, as torch does.
+static void embed(const TokenInput *input, int64_t token, int64_t position, int64_t dim, float *x) {
+    const float *from = input->embedding + token * dim, *where = input->positions + position * dim;
+    for (int64_t place = 0; place < dim; place++)
+        x[place] = __builtin_fmaf(from[place], input->scale, where[place]);
+}
 
 // ------------------------------------------------------------------------------------- norms
 
@@ -430,31 +461,35 @@ static int64_t check_workspace(const Stack *stack, const WorkingMemory *work, in
     return 0;
 }
 
-// Whether the workspace has room for whole sentences, which lie one behind the other.
+// Whether the workspace has room for whole sentences, which lie one behind the other; and the
+// length of the longest.
 static int64_t check_sentences(const Stack *stack, const int64_t *starts, int64_t batch,
-                               const WorkingMemory *work) {
-    int64_t longest = 0;
+                               const WorkingMemory *work, int64_t *longest) {
     REQUIRE(is_size(batch) && starts && starts[0] == 0);
     for (int64_t sentence = 0; sentence < batch; sentence++) {
         const int64_t length = starts[sentence + 1] - starts[sentence];
         REQUIRE(starts[sentence + 1] <= work->rows && length >= 0);
-        if (length > longest) longest = length;
+        if (length > *longest) *longest = length;
     }
-    return check_workspace(stack, work, starts[batch], longest);
+    return check_workspace(stack, work, starts[batch], *longest);
 }
 
-// Encodes sentences in place: x [R, D] holds their embedded tokens, those of one after the other's.
-int64_t encode(const Stack *stack, const int64_t *starts, int64_t batch, float *x,
-               const WorkingMemory *work) {
-    const int64_t refused = check_sentences(stack, starts, batch, work);
+// Encodes sentences to x [R, D]: tokens [R] holds those of one after the other's.
+int64_t encode(const Stack *stack, const TokenInput *input, const int64_t *starts, int64_t batch,
+               const int64_t *tokens, float *x, const WorkingMemory *work) {
+    int64_t longest = 0, refused = check_sentences(stack, starts, batch, work, &longest);
+    if (!refused) refused = check_input(input, tokens, starts[batch], longest);
     if (refused) return refused;
     REQUIRE(is_there(x, starts[batch]) && is_there(work->packed, starts[batch]));
+    for (int64_t sentence = 0; sentence < batch; sentence++)
+        for (int64_t row = starts[sentence]; row < starts[sentence + 1]; row++)
+            embed(input, tokens[row], row - starts[sentence], stack->dim, x + row * stack->dim);
     const int64_t dim = stack->dim, rows = starts[batch], threads = work->threads;
     for (int64_t index = 0; index < stack->num_layers; index++) {
         const StackLayer *layer = stack->layers + index;
         const AttentionLayer *self = &layer->self;
-        const float *input = enter(stack, &self->norm, x, rows, work->buffer, threads);
-        linear(&self->input, input, rows, work->projected, false, work->scratch, threads);
+        const float *normed = enter(stack, &self->norm, x, rows, work->buffer, threads);
+        linear(&self->input, normed, rows, work->projected, false, work->scratch, threads);
         attend_sentences(stack, &self->kind, starts, batch, work);
         finish_rows(&self->kind, work->attended, rows, dim, threads);
         linear(&self->output, work->attended, rows, work->buffer, false, work->scratch, threads);
@@ -468,10 +503,12 @@ int64_t encode(const Stack *stack, const int64_t *starts, int64_t batch, float *
 // Projects encoded sentences [R, D] to what the layers of a decoder attend to.
 int64_t remember(const Stack *stack, const int64_t *starts, int64_t batch, const float *encoded,
                  const Memory *memories, const WorkingMemory *work) {
-    const int64_t refused = check_sentences(stack, starts, batch, work), threads = work->threads;
+    int64_t longest = 0;
+    const int64_t refused = check_sentences(stack, starts, batch, work, &longest);
     if (refused) return refused;
     REQUIRE(is_there(encoded, starts[batch]) && is_there(memories, stack->num_layers));
     const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
+    const int64_t threads = work->threads;
     for (int64_t index = 0; index < stack->num_layers; index++) {
         const Memory *memory = memories + index;
         REQUIRE(is_there(memory->keys, batch) && is_there(memory->key_values, starts[batch]));
@@ -521,23 +558,27 @@ static int64_t check_batch(const Stack *stack, const DecodingBatch *batch, const
     return 0;
 }
 
-// One position: x [R, D] holds the embedded tokens of all hypotheses, and then the decoder's output.
-int64_t decode(const Stack *stack, const DecodingBatch *batch, float *x, const WorkingMemory *work) {
+// One position: the decoder's output x [R, D] after the tokens [R] of all hypotheses.
+int64_t decode(const Stack *stack, const TokenInput *input, const DecodingBatch *batch,
+               const int64_t *tokens, float *x, const WorkingMemory *work) {
     const int64_t dim = stack->dim, rows = batch->batch * batch->width, threads = work->threads;
-    const int64_t refused = check_batch(stack, batch, work);
+    int64_t refused = check_batch(stack, batch, work);
+    if (!refused) refused = check_input(input, tokens, rows, batch->position + 1);
     if (refused) return refused;
     REQUIRE(is_there(x, rows));
+    for (int64_t row = 0; row < rows; row++)
+        embed(input, tokens[row], batch->position, dim, x + row * dim);
     for (int64_t index = 0; index < stack->num_layers; index++) {
         const StackLayer *layer = stack->layers + index;
         const AttentionLayer *self = &layer->self, *cross = &layer->cross;
-        const float *input = enter(stack, &self->norm, x, rows, work->buffer, threads);
-        linear(&self->input, input, rows, work->projected, false, work->scratch, threads);
+        const float *normed = enter(stack, &self->norm, x, rows, work->buffer, threads);
+        linear(&self->input, normed, rows, work->projected, false, work->scratch, threads);
         attend_pasts(stack, batch, index, work->projected, work->attended, work);
         finish_rows(&self->kind, work->attended, rows, dim, threads);
         linear(&self->output, work->attended, rows, work->buffer, false, work->scratch, threads);
         leave(stack, &self->norm, x, work->buffer, rows, threads);
-        input = enter(stack, &cross->norm, x, rows, work->buffer, threads);
-        linear(&cross->input, input, rows, work->projected, false, work->scratch, threads);
+        normed = enter(stack, &cross->norm, x, rows, work->buffer, threads);
+        linear(&cross->input, normed, rows, work->projected, false, work->scratch, threads);
         attend_memory(stack, &cross->kind, batch->memories + index, batch, work->projected,
                       work->attended, work);
         finish_rows(&cross->kind, work->attended, rows, dim, threads);

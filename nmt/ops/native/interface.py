@@ -1,4 +1,4 @@
-"""The C interface of the kernels: structures, signatures and sizes, declared once.
+"""The C interface of the kernels: structures, signatures and sizes, declared once. Needs no torch.
 
 `declare` gives the functions of a build their types, and refuses a build whose structures have
 other sizes. The fields are those of the structures in the C files, in the same order. A function
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_bool, c_float, c_int64, c_void_p
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-VERSION = 3  # INTERFACE_VERSION of border.h
+VERSION = 4  # INTERFACE_VERSION of border.h
 
 
 class RowMap(enum.IntEnum):
@@ -102,6 +102,16 @@ class Stack(Structure):
         ("epsilon", c_float),
         ("layers", POINTER(StackLayer)),
         ("final", LayerNorm),
+    )
+
+
+class TokenInput(Structure):
+    """The embeddings and positions of one side, engine.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("vocabulary", "num_positions")),
+        ("scale", c_float),
+        *((name, c_void_p) for name in ("embedding", "positions")),
     )
 
 
@@ -235,11 +245,17 @@ CHECKED: dict[str, tuple[Any, ...]] = {
         *(POINTER(PackedLinear), c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int64),
     ),
     "check_stack": (POINTER(Stack), c_int64),
-    "encode": (POINTER(Stack), c_void_p, c_int64, c_void_p, POINTER(WorkingMemory)),
+    "encode": (
+        *(POINTER(Stack), POINTER(TokenInput), c_void_p, c_int64, c_void_p, c_void_p),
+        POINTER(WorkingMemory),
+    ),
     "remember": (
         *(POINTER(Stack), c_void_p, c_int64, c_void_p, POINTER(Memory), POINTER(WorkingMemory)),
     ),
-    "decode": (POINTER(Stack), POINTER(DecodingBatch), c_void_p, POINTER(WorkingMemory)),
+    "decode": (
+        *(POINTER(Stack), POINTER(TokenInput), POINTER(DecodingBatch), c_void_p, c_void_p),
+        POINTER(WorkingMemory),
+    ),
     "normalize": (c_void_p, c_int64, c_int64, c_void_p, POINTER(c_int64), c_int64),
     "choose_beam": (
         *(c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int64),
@@ -319,23 +335,18 @@ def declare(library: ctypes.CDLL) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------------------------- tensors
+# -------------------------------------------------------------------------------------- arrays
 
 
 def address(
-    tensor: Tensor, shape: Sequence[int] | None = None, dtype: torch.dtype = torch.float32
+    array: npt.NDArray[Any], shape: Sequence[int] | None = None, dtype: type = np.float32
 ) -> int:
-    """The address of a tensor, after a check that it is what a kernel will take it for."""
-    if tensor.dtype != dtype or not tensor.is_contiguous() or not tensor.is_cpu:
+    """The address of an array, after a check that it is what a kernel will take it for."""
+    if array.dtype != dtype or not array.flags.c_contiguous:
         raise ValueError(
-            f"expected a contiguous tensor of {dtype} on the CPU, got one of {tensor.dtype} on "
-            f"{tensor.device} with strides {tensor.stride()}"
+            f"expected a contiguous array of {dtype.__name__}, got one of {array.dtype} with "
+            f"strides {array.strides}"
         )
-    if shape is not None and tensor.shape != shape:
-        raise ValueError(f"expected a tensor of shape {tuple(shape)}, got {tuple(tensor.shape)}")
-    return tensor.data_ptr()
-
-
-def optional_address(tensor: Tensor | None, shape: Sequence[int] | None = None) -> int | None:
-    """The address of a checked tensor, or None where there is no tensor."""
-    return None if tensor is None else address(tensor, shape)
+    if shape is not None and array.shape != tuple(shape):
+        raise ValueError(f"expected an array of shape {tuple(shape)}, got {array.shape}")
+    return array.ctypes.data

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nmt.ops.native import interface
-from nmt.ops.native.interface import address
+from nmt.ops.native.tensors import address
 
 
 def normalize(kernels: ctypes.CDLL, rows: Tensor) -> tuple[Tensor, int]:

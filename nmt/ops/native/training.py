@@ -16,8 +16,8 @@ from torch import Tensor
 from nmt.ops.attention_call import AttentionCall
 from nmt.ops.dropout import DropoutMask, keep_scale, least_kept
 from nmt.ops.native import interface
-from nmt.ops.native.interface import address, optional_address
 from nmt.ops.native.library import kernels
+from nmt.ops.native.tensors import address, optional_address
 
 SPARE_BITS = 16  # random numbers that kernels may read behind the last: they read whole vectors
 

@@ -6,17 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.kernels import every_build, load
 from support.transformers import OUR_MODELS, make_model
 
-from nmt.decoding.engine import Engine, EngineStep
+from nmt.decoding.engine import Engine
+from nmt.decoding.engine_step import EngineStep
+from nmt.decoding.pack_transformer import pack_transformer
 from nmt.ops.beam import choose_beam, choose_beam_torch
 from nmt.ops.dropout import DropoutMask
 from nmt.ops.native import interface, library, search
 from nmt.ops.native import training as kernels
-from nmt.ops.native.interface import RowMap, address
+from nmt.ops.native.interface import RowMap
+from nmt.ops.native.tensors import address
 
 needs_kernels = pytest.mark.skipif(
     library.load() is None, reason="no kernels were built for this processor"
@@ -40,14 +44,17 @@ def run(program: str, *arguments: str) -> str:
 
 SMALL_STACK = """
 import threading, torch
-from nmt.decoding.engine import Engine, EngineStep
+from nmt.decoding.engine import Engine
+from nmt.decoding.engine_step import EngineStep
+from nmt.decoding.pack_transformer import pack_transformer
 from nmt.ops.native import library
 from nmt.ops.native.interface import RowMap
 from support.transformers import OUR_MODELS, make_model
 
 @torch.inference_mode()
 def translate():
-    engine = Engine(library.load(), make_model(OUR_MODELS["softmax"], dim=8), int8=False)
+    model = make_model(OUR_MODELS["softmax"], dim=8)
+    engine = Engine(library.load(), pack_transformer(model, int8=False))
     step = EngineStep(engine, [[5] * 6_000], beam=1, max_length=2)
     assert step(torch.ones(1, 1, dtype=torch.int64)).isfinite().all()
     kernels, scores = library.load(), torch.randn(100_000)
@@ -97,7 +104,9 @@ def test_beams_beyond_the_kernel_are_refused(build: str, beam: int) -> None:
 
 REFUSED_MEMORY = """
 import os, resource, torch
-from nmt.decoding.engine import Engine, EngineStep
+from nmt.decoding.engine import Engine
+from nmt.decoding.engine_step import EngineStep
+from nmt.decoding.pack_transformer import pack_transformer
 from nmt.errors import is_out_of_memory
 from nmt.ops.attention_call import AttentionCall
 from nmt.ops.native import library, training
@@ -144,7 +153,7 @@ def add_norm(size):
     training.add_norm_backward(left, x[0], x, mask=None)
 
 def decode(size):
-    engine = Engine(library.load(), make_model(OUR_MODELS["softmax"]), int8=False)
+    engine = Engine(library.load(), pack_transformer(make_model(OUR_MODELS["softmax"]), int8=False))
     limit(2)
     EngineStep(engine, [[4] * size], beam=2, max_length=4)
 
@@ -217,7 +226,7 @@ def test_maps_that_do_not_exist_are_refused(build: str, number: int) -> None:
 @every_build
 def test_a_step_checks_where_it_reads(build: str) -> None:
     """Sentences, descents, positions and workspaces out of range, each for itself."""
-    engine = Engine(load(build), make_model(OUR_MODELS["softmax"]), int8=False)
+    engine = Engine(load(build), pack_transformer(make_model(OUR_MODELS["softmax"]), int8=False))
     tokens = torch.ones(2, 2, dtype=torch.int64)
 
     def stepped() -> EngineStep:
@@ -227,33 +236,33 @@ def test_a_step_checks_where_it_reads(build: str) -> None:
 
     with torch.inference_mode():
         for attack in (
-            lambda step: step.rows.__setitem__(0, 2),
-            lambda step: step.rows.__setitem__(0, -1),
-            lambda step: step.descent.__setitem__((0, 0, 0), 2),
-            lambda step: step.descent.__setitem__((0, 0, 0), -1),
-            lambda step: setattr(step.state, "position", 9),
-            lambda step: setattr(step.state, "most_width", 1),
-            lambda step: setattr(step.state, "most_positions", 1),
-            lambda step: setattr(step.work.fields, "attention_size", 1),
-            lambda step: step.starts.__setitem__(1, 1 << 40),
-            lambda step: setattr(step, "descent", step.descent[:, :, :-1]),
-            lambda step: setattr(step, "rows", step.rows[:1]),
+            lambda step: step.batch.rows.__setitem__(0, 2),
+            lambda step: step.batch.rows.__setitem__(0, -1),
+            lambda step: step.batch.descent.__setitem__((0, 0, 0), 2),
+            lambda step: step.batch.descent.__setitem__((0, 0, 0), -1),
+            lambda step: setattr(step.batch.state, "position", 9),
+            lambda step: setattr(step.batch.state, "most_width", 1),
+            lambda step: setattr(step.batch.state, "most_positions", 1),
+            lambda step: setattr(step.batch.work.fields, "attention_size", 1),
+            lambda step: step.batch.starts.__setitem__(1, 1 << 40),
+            lambda step: setattr(step.batch, "descent", step.batch.descent[:, :, :-1]),
+            lambda step: setattr(step.batch, "rows", step.batch.rows[:1]),
         ):
             step = stepped()
             attack(step)
-            before = [chunk.clone() for chunk in step.past]
+            before = [chunk.copy() for chunk in step.batch.past]
             with pytest.raises(ValueError, match=r"refused|expected"):
                 step(tokens)
             assert all(
-                torch.equal(one.nan_to_num(), other.nan_to_num())
-                for one, other in zip(step.past, before, strict=True)
+                np.array_equal(one, other, equal_nan=True)
+                for one, other in zip(step.batch.past, before, strict=True)
             )
 
 
 @every_build
 @pytest.mark.parametrize("activation", [-1, 3, 1 << 40])
 def test_activations_that_do_not_exist_are_refused(build: str, activation: int) -> None:
-    engine = Engine(load(build), make_model(OUR_MODELS["softmax"]), int8=False)
+    engine = Engine(load(build), pack_transformer(make_model(OUR_MODELS["softmax"]), int8=False))
     for stack, cross in ((engine.encoder, 0), (engine.decoder, 1)):
         engine.kernels.check_stack(ctypes.byref(stack), cross)
         stack.activation = activation

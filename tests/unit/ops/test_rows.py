@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nmt.ops.beam import Candidates, choose_beam_torch
 from nmt.ops.native import search
-from nmt.ops.native.interface import address
+from nmt.ops.native.tensors import address
 
 LENGTHS = (1, 2, 7, 8, 15, 16, 17, 33, 100)
 

@@ -1,0 +1,101 @@
+"""A model as named arrays and a few settings: what the engine in C is made of. Imports no torch.
+
+Linear layers are [outputs, inputs], in float32 or in 8 bits with one scale per output; the engine
+lays them out for the processor that it runs on, so that a file serves all processors.
+
+Names of arrays: `source_embedding` (absent if it is the target's), `target_embedding`, `positions`
+(the first of them), `output.*`, `SIDE.LAYER.SUBLAYER.*` and `SIDE.norm.*`. SIDE is `encoder` or
+`decoder`, SUBLAYER `self`, `cross` or `feed_forward`. A linear layer has `weight`, `scales` (8 bits
+only) and perhaps `bias`; `output.weight` is absent if it is the target embedding in float32. A
+LayerNorm has `norm.gain` and `norm.bias`. Attention has `parameters`, one per head, and
+perhaps `gain` and `gate` of the norm on the concatenated heads.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+
+Array = npt.NDArray[Any]
+
+TINY = 1e-30
+LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric
+
+
+@dataclass(frozen=True)
+class PackedSettings:
+    """The numbers and names that describe a packed model."""
+
+    dim: int
+    heads: int
+    hidden_dim: int
+    encoder_layers: int
+    decoder_layers: int
+    pre_norm: bool
+    activation: str  # relu | gelu | swish
+    norm_epsilon: float
+    embedding_scale: float
+    position_wavelengths: str  # inclusive | exclusive
+    int8: bool
+    # By sublayer, such as `decoder.0.cross`: the name of its score mapping (`RowMap`), and of the
+    # norm on its concatenated heads (none | rms | layer).
+    score_maps: Mapping[str, str]
+    head_norms: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PackedModel:
+    """The settings and arrays of a model."""
+
+    settings: PackedSettings
+    arrays: Mapping[str, Array]
+
+    def write(self, path: Path) -> None:
+        """Write one safetensors file."""
+        kept = {name: np.ascontiguousarray(self.arrays[name]) for name in sorted(self.arrays)}
+        specs = {
+            name: safetensors.TensorSpec(
+                dtype=str(array.dtype),
+                shape=list(array.shape),
+                data_ptr=array.ctypes.data,
+                data_len=array.nbytes,
+            )
+            for name, array in kept.items()
+        }
+        settings = json.dumps(dataclasses.asdict(self.settings), sort_keys=True)
+        safetensors.serialize_file(specs, path, {"settings": settings})
+
+    @classmethod
+    def read(cls, path: Path) -> "PackedModel":
+        """The model in a file; the engine that is made of it checks names and shapes."""
+        with safetensors.safe_open(path, framework="numpy") as file:
+            settings = json.loads((file.metadata() or {})["settings"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return cls(PackedSettings(**settings), arrays)
+
+
+def quantize(weight: Array) -> tuple[Array, Array]:
+    """A weight [outputs, inputs] in 8 bits, and the scale [outputs] of each row."""
+    largest = np.maximum(np.abs(weight).max(axis=1, initial=0.0), np.float32(TINY))
+    with np.errstate(invalid="ignore", over="ignore"):  # of weights that are not finite
+        quantized = np.rint(weight * (np.float32(LARGEST) / largest)[:, None]).astype(np.int8)
+    return quantized, largest / np.float32(LARGEST)
+
+
+def sinusoids(first: int, end: int, settings: PackedSettings) -> Array:
+    """[P, D] for positions from first on: sines in the first half of the width, then cosines.
+
+    The same as nmt/model/embeddings.py.
+    """
+    dim = settings.dim
+    half = (dim + 1) // 2
+    steps = half - 1 if settings.position_wavelengths == "inclusive" else half
+    rates = np.exp(np.arange(half) * (-np.log(10000.0) / max(steps, 1)))
+    angles = np.arange(first, end)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)[:, :dim].astype(np.float32)
