@@ -20,17 +20,24 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 FLAGS = ["-O3", "-std=gnu11", "-fopenmp", "-fno-math-errno", "-Werror=vla"]
-INSTRUCTIONS = {
-    "x86_64_v4": ["-march=x86-64-v4", "-mavx512vnni"],
-    "x86_64_v3": ["-march=x86-64-v3"],
+INSTRUCTIONS_BY_MACHINE = {
+    "x86_64": {
+        "x86_64_v4": ["-march=x86-64-v4", "-mavx512vnni"],
+        "x86_64_v3": ["-march=x86-64-v3"],
+    },
+    "aarch64": {
+        "aarch64_dotprod": ["-march=armv8.2-a+dotprod"],
+        "aarch64": ["-march=armv8-a"],
+    },
 }
+INSTRUCTIONS = INSTRUCTIONS_BY_MACHINE.get(platform.machine(), {})
 KERNELS = "nmt/ops/native"
 
 
 def kernels_problem() -> str | None:
     """Why the kernels cannot be built here, or None."""
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        return "they are for Linux on x86-64"
+    if platform.system() != "Linux" or not INSTRUCTIONS:
+        return "they are for Linux on x86-64 and aarch64"
     command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
     with tempfile.TemporaryDirectory() as directory:
         for flags in INSTRUCTIONS.values():
@@ -38,7 +45,7 @@ def kernels_problem() -> str | None:
             try:
                 done = subprocess.run(
                     [*command, *FLAGS, *flags, *trial],
-                    input="#include <immintrin.h>\n",
+                    input="#include <stdint.h>\n",
                     capture_output=True,
                     text=True,
                 )

@@ -4,7 +4,6 @@ The installation goes on when the kernels do not compile, because it has to work
 tests of the kernels are then skipped. Where there is a compiler, that would hide an error.
 """
 
-import platform
 import sys
 
 from nmt.doctor.installation import find_compiler
@@ -24,8 +23,8 @@ def problems() -> list[str]:
 
 def main() -> int:
     """The exit code."""
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        print("warning: the kernels in C are for Linux on x86-64 only", file=sys.stderr)
+    if not BUILDS:
+        print("warning: the kernels in C are for Linux on x86-64 and aarch64 only", file=sys.stderr)
         return 0
     found = problems()
     compiler = find_compiler()

@@ -1,6 +1,8 @@
 """Which implementations the environment asks for: NMT_BACKEND and NMT_NATIVE. Imports no torch."""
 
 import os
+import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,12 +11,16 @@ from nmt.errors import UserError
 AUTO = "auto"
 BACKENDS = (AUTO, "reference", "torch", "native", "triton")
 
-# What a build of the kernels in C needs of the processor, in the words of Linux; the first that
-# fits is taken.
-BUILDS = {
-    "x86_64_v4": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
-    "x86_64_v3": {"avx2", "fma", "bmi2"},
+# What each build of the kernels in C needs of the processor, in the words of Linux, by the machine
+# that it is for; the first that fits is taken.
+BUILDS_BY_MACHINE = {
+    "x86_64": {
+        "x86_64_v4": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
+        "x86_64_v3": {"avx2", "fma", "bmi2"},
+    },
+    "aarch64": {"aarch64_dotprod": {"asimd", "asimddp"}, "aarch64": {"asimd"}},
 }
+BUILDS = BUILDS_BY_MACHINE.get(platform.machine(), {}) if sys.platform == "linux" else {}
 
 _forced: str | None = None
 
@@ -47,8 +53,8 @@ def requested_build() -> str | None:
         return None
     if choice not in BUILDS:
         raise UserError(
-            f"NMT_NATIVE: expected 0 (no kernels in C), 1 (the best build) or one of "
-            f"{', '.join(BUILDS)}, got {choice!r}"
+            "NMT_NATIVE: expected 0 (no kernels in C), 1 (the best build) or one of "
+            f"{', '.join(BUILDS) or '(there are no builds for this machine)'}, got {choice!r}"
         )
     return choice
 

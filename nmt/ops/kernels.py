@@ -17,8 +17,8 @@ def missing_kernels() -> Costly | None:
     return Costly(
         "the kernels in C cannot be used: they were not built, or not for this processor. torch "
         "computes instead, which takes 1.5 to 2 times as long in training and longer in "
-        "translation. On Linux on x86-64 with AVX2, install the wheel for manylinux, or install "
-        "gcc and then this package again"
+        "translation. On Linux on x86-64 with AVX2, install the wheel for manylinux; there and "
+        "on aarch64, you can install gcc and then this package again"
     )
 
 

@@ -1,4 +1,4 @@
-"""Builds of the kernels that stop at the first error in memory, arithmetic or threads."""
+"""Builds of the kernels of our own: with sanitizers, or with vectors of another width."""
 
 import hashlib
 import os
@@ -59,14 +59,14 @@ def build(directory: Path, extra: Sequence[str], names: Sequence[str] = ()) -> P
     return made
 
 
-def run_pytest(kernels: Path, runtime: Path, *arguments: str, timeout: float) -> str:
+def run_pytest(kernels: Path, runtime: Path | None, *arguments: str, timeout: float) -> str:
     """The output of pytest with these kernels in a process of its own, in which all tests pass."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments],
         env=os.environ
         | {
             "NMT_KERNELS": str(kernels),
-            "LD_PRELOAD": str(runtime),
+            "LD_PRELOAD": "" if runtime is None else str(runtime),
             # Python and torch keep what they have; an allocation that fails is for torch to report.
             "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
             "UBSAN_OPTIONS": "print_stacktrace=1",

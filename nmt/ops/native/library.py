@@ -9,6 +9,7 @@ those with sanitizers. They share torch's threads, so torch is imported first.
 import ctypes
 import logging
 import os
+import platform
 from functools import cache
 from pathlib import Path
 
@@ -17,14 +18,30 @@ from nmt.ops.native import interface
 
 logger = logging.getLogger(__name__)
 
+AT_HWCAP = 16  # of <sys/auxv.h>
+HWCAP_BITS = {1: "asimd", 20: "asimddp"}  # of <asm/hwcap.h> on aarch64
+
 
 def processor_flags() -> set[str]:
     """The instructions that the processor has, as far as the system says."""
+    if platform.machine() == "aarch64":
+        return arm_flags()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
     except OSError:
         return set()
     return next((set(line.split()) for line in lines if line.startswith("flags")), set())
+
+
+def arm_flags() -> set[str]:
+    """The same on aarch64. An emulator answers this call, but shows its host's /proc/cpuinfo."""
+    try:
+        ask = ctypes.CDLL(None).getauxval
+    except (OSError, AttributeError):
+        return set()
+    ask.argtypes, ask.restype = [ctypes.c_ulong], ctypes.c_ulong
+    found = ask(AT_HWCAP)
+    return {name for bit, name in HWCAP_BITS.items() if found >> bit & 1}
 
 
 def build_path(name: str) -> Path:

@@ -14,14 +14,22 @@
 #define MANY_PRODUCTS (1 << 17)
 #define MANY_PRODUCTS8 (1 << 21)
 
-#if defined(__AVX512VNNI__)
+#if defined(WITH_AVX512) && defined(__AVX512VNNI__)
+#define WITH_VNNI
 #define GROUP 4  // inputs that are multiplied and added by one instruction
 typedef uint8_t Input8;  // with 128 added: the instruction takes unsigned numbers on one side
 #define ZERO8 128
+#elif defined(WITH_NEON) && defined(__ARM_FEATURE_DOTPROD)
+#define WITH_DOTPROD
+#define GROUP 4
+typedef int8_t Input8;
+#define ZERO8 0
 #else
 #define GROUP 2
 typedef int16_t Input8;
 #define ZERO8 0
+typedef int8_t Pairs8 __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
+typedef int16_t Pairs16 __attribute__((vector_size(4 * LANES)));
 #endif
 
 EXPORT_SIZE(PackedLinear)
@@ -39,12 +47,19 @@ static ProductResult output(const PackedLinear *layer, float *out, int64_t relu)
 
 // `sums` plus the products of GROUP inputs, as one number, with GROUP weights of each output.
 INLINE Ints add_products(Ints sums, int32_t inputs, const int8_t *weights) {
-#if defined(__AVX512VNNI__)
+#ifdef WITH_VNNI
     return (Ints)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(inputs),
                                      _mm512_loadu_si512(weights));
-#else
+#elif defined(WITH_DOTPROD)
+    return (Ints)vdotq_s32((int32x4_t)sums, vld1q_s8(weights),
+                           vreinterpretq_s8_s32(vdupq_n_s32(inputs)));
+#elif defined(WITH_AVX2)
     __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)weights));
     return sums + (Ints)_mm256_madd_epi16(_mm256_set1_epi32(inputs), wide);
+#else
+    Ints wide = (Ints)__builtin_convertvector(*(const Pairs8 *)weights, Pairs16);
+    int32_t first = (int16_t)inputs, second = inputs >> 16;
+    return sums + first * ((wide << 16) >> 16) + second * (wide >> 16);
 #endif
 }
 
@@ -93,7 +108,7 @@ static void multiply_rows8(const PackedLinear *layer, Quantized x, int64_t rows,
 #define CASE8(n) \
     case n: multiply8(layer, from, panel, part, n); break;
             CASE8(1) CASE8(2) CASE8(3) CASE8(4) CASE8(5)
-#if LANES == 16
+#if MOST_ROWS == 12
             CASE8(6) CASE8(7) CASE8(8) CASE8(9) CASE8(10) CASE8(11)
 #endif
             default: multiply8(layer, from, panel, part, MOST_ROWS);

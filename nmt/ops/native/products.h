@@ -7,7 +7,12 @@
 #include "vectors.h"
 
 #define PANEL (2 * LANES)                 // columns of a product computed together
-#define MOST_ROWS (LANES == 16 ? 12 : 6)  // and its rows: as many as registers hold
+// And its rows: as many as registers hold, of which AVX2 has 16, and AVX-512 and NEON have 32.
+#ifdef WITH_AVX2
+#define MOST_ROWS 6
+#else
+#define MOST_ROWS 12
+#endif
 
 typedef int16_t Shorts __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
@@ -38,10 +43,8 @@ INLINE void swap_blocks(Vector *rows, const int step) {
 }
 
 INLINE void transpose(Vector *rows) {
-    swap_blocks(rows, 1);
-    swap_blocks(rows, 2);
-    swap_blocks(rows, 4);
-    if (LANES == 16) swap_blocks(rows, 8);
+#pragma GCC unroll 4
+    for (int step = 1; step < LANES; step *= 2) swap_blocks(rows, step);
 }
 
 // The right side of a product: panels of PANEL columns, one row `row_step` after the other.
@@ -167,7 +170,7 @@ INLINE void multiply_rows(Left left, Right right, int64_t inner, ProductResult t
                           int64_t rows, const int sides) {
     switch (rows) {
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
-#if LANES == 16
+#if MOST_ROWS == 12
         CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
 #endif
     }

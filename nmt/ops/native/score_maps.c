@@ -103,7 +103,7 @@ static float newton_step(enum ScoreMap map, Measure found, float beta) {
 // The numbers of a row above a bound (and NaN), with their places; returns how many there are.
 static size_t gather(const float *row, size_t count, float bound, float *found, int32_t *places) {
     size_t number = 0;
-#if LANES == 16
+#ifdef WITH_AVX512
     for (size_t place = 0; place < count; place += LANES) {
         __m512 x = (__m512)load(row + place);
         __mmask16 above = _mm512_cmp_ps_mask(x, (__m512)all(bound), _CMP_NLE_UQ);

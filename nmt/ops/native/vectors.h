@@ -2,15 +2,33 @@
 
 #pragma once
 
-#include <immintrin.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+// The floats of a vector: as many as a register holds. Any other power of two from 4 on gives the
+// same numbers by plain C, without the instructions below that are named after a processor.
+#if !defined(LANES)
 #if defined(__AVX512F__)
 #define LANES 16
-#else
+#elif defined(__AVX2__)
 #define LANES 8
+#else
+#define LANES 4
+#endif
+#endif
+#if defined(__AVX512F__) && LANES == 16
+#define WITH_AVX512
+#elif defined(__AVX2__) && LANES == 8
+#define WITH_AVX2
+#elif defined(__ARM_NEON) && LANES == 4
+#define WITH_NEON
 #endif
 
 // Loads and stores need no alignment beyond that of a float.
@@ -27,7 +45,7 @@ INLINE Vector choose(Ints where, Vector yes, Vector no) {
     return (Vector)((where & (Ints)yes) | (~where & (Ints)no));
 }
 // NaN in x is passed on: of two numbers that cannot be compared these take the second.
-#if LANES == 16
+#ifdef WITH_AVX512
 INLINE Vector at_least(Vector x, float least) {
     return (Vector)_mm512_max_ps((__m512)all(least), (__m512)x);
 }
@@ -35,7 +53,7 @@ INLINE Vector at_most(Vector x, float most) {
     return (Vector)_mm512_min_ps((__m512)all(most), (__m512)x);
 }
 INLINE Vector root(Vector x) { return (Vector)_mm512_sqrt_ps((__m512)x); }
-#else
+#elif defined(WITH_AVX2)
 INLINE Vector at_least(Vector x, float least) {
     return (Vector)_mm256_max_ps((__m256)all(least), (__m256)x);
 }
@@ -43,14 +61,23 @@ INLINE Vector at_most(Vector x, float most) {
     return (Vector)_mm256_min_ps((__m256)all(most), (__m256)x);
 }
 INLINE Vector root(Vector x) { return (Vector)_mm256_sqrt_ps((__m256)x); }
+#else
+INLINE Vector at_least(Vector x, float least) { return choose(x < least, all(least), x); }
+INLINE Vector at_most(Vector x, float most) { return choose(x > most, all(most), x); }
+INLINE Vector root(Vector x) {
+#ifdef WITH_NEON
+    return (Vector)vsqrtq_f32((float32x4_t)x);
+#else
+    for (int lane = 0; lane < LANES; lane++) x[lane] = sqrtf(x[lane]);
+    return x;
+#endif
+}
 #endif
 
 INLINE Ints lane_numbers(void) {
-#if LANES == 16
-    return (Ints){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-#else
-    return (Ints){0, 1, 2, 3, 4, 5, 6, 7};
-#endif
+    Ints numbers;
+    for (int lane = 0; lane < LANES; lane++) numbers[lane] = lane;
+    return numbers;
 }
 
 // Sums are by halves: always the same order, whatever the compiler.
@@ -58,8 +85,9 @@ INLINE Vector add_half(Vector x, const int half) {
     return x + __builtin_shuffle(x, (lane_numbers() + half) & (LANES - 1));
 }
 INLINE float sum(Vector x) {
-    if (LANES == 16) x = add_half(x, 8);
-    return add_half(add_half(add_half(x, 4), 2), 1)[0];
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half > 0; half /= 2) x = add_half(x, half);
+    return x[0];
 }
 INLINE float largest(Vector x) {
     float lanes[LANES];
