@@ -1,5 +1,6 @@
 """Starting a run from a trained model: its codec, and the weights that fit the new model."""
 
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ FREE = (
     "data.subword.sample_pairs",
     "data.subword.dropout",  # of the batches, not of the codec
 )
+RESERVED = "data.subword.reserved"  # may have more symbols than in the start
 CODEC_SETTINGS = ("source_language", "target_language", "tokenizer", "subword")
 SUBLAYERS = {
     "encoder_self": "encoder.{}.self_attention.",
@@ -104,9 +106,11 @@ def read_start(config: Config) -> Start | None:
 def check_agreement(start: Config, config: Config, *, path: Path) -> None:
     """Raise a ConfigError for settings in which a run cannot differ from its start."""
     rows = differences(start.model, config.model, "model", ignored=FREE)
+    symbols = (set(data.subword.reserved) for data in (start.data, config.data))
+    free = (*FREE, RESERVED) if operator.le(*symbols) else FREE
     for name in CODEC_SETTINGS:
         before, after = getattr(start.data, name), getattr(config.data, name)
-        rows += differences(before, after, f"data.{name}", ignored=FREE)
+        rows += differences(before, after, f"data.{name}", ignored=free)
     if rows:
         raise ConfigError(
             f"{KEY}: the config does not fit {path}: {'; '.join(rows[:5])}; leave these keys out, "

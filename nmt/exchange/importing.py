@@ -161,7 +161,10 @@ def import_config(
         model=model,
         decode=decode,
     )
-    return parse_config(dump_config(config), name=name, directory=output.parent)
+    # Lines and keys of messages are those of this text, and not of the file that is imported.
+    return parse_config(
+        dump_config(config), name=f"{name}, as a config of nmt", directory=output.parent
+    )
 
 
 def write_model(output: Path, config: Config, codec: Codec, weights: Mapping[str, Tensor]) -> None:

@@ -207,10 +207,16 @@ def test_a_run_that_starts_from_a_model_knows_its_tags_and_adds_others(
     path = write_run(tmp_path, config)
     assert prepare.main(["--config", str(path)]) == 2
     assert "<new> is no reserved symbol of the model in train.start_from" in capsys.readouterr().err
+    config["data"]["subword"] = {"reserved": ["<other>"]}
     config["data"]["extend_vocabulary"] = 1
+    path = write_run(tmp_path, config)
+    assert prepare.main(["--config", str(path)]) == 2  # those of the start are to stay
+    assert "data.subword.reserved: ('<num>',) -> ('<other>',)" in capsys.readouterr().err
+    config["data"]["subword"] = {"reserved": ["<num>", "<other>"]}
     assert train_in_child(write_run(tmp_path, config)) == 0
     before, after = (
         open_prepared(directory / "prepared").codec.source for directory in (reference, tmp_path)
     )
-    assert len(after.encode("<new>")) == len(before.encode("<noisy>")) == 2
+    for symbol in ("<new>", "<other>"):
+        assert len(after.encode(symbol)) == len(before.encode("<noisy>")) == 2
     assert after.encode("<noisy> ab <num> cde") == before.encode("<noisy> ab <num> cde")

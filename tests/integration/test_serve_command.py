@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib import parse, request
 
 import pytest
+from support.serving import SECONDS as PATIENCE
 from support.serving import ServerProcess, serving
 from translation_models import make_directory, random_lines, trained_model
 
@@ -65,9 +66,9 @@ def by_command(model: Path, lines: list[str], directory: Path, *options: str) ->
 
 
 def wait_until(condition: object) -> None:
-    """Wait for a condition for at most a minute and a half."""
+    """Wait for a condition, on a busy machine for minutes."""
     assert callable(condition)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

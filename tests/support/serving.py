@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 COMMAND = (sys.executable, "-m", "nmt.cli.serve")
-SECONDS = 90  # that the server may take for anything
+SECONDS = 240  # that the server may take for anything on a busy machine
 
 
 @dataclass(frozen=True)

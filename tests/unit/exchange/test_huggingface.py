@@ -161,7 +161,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "layers": (lambda x: change_config(x, encoder_layers=3), "layers.2.self_attn.q_proj.weight is"),
     "fewer": (lambda x: change_config(x, encoder_layers=1), "layers.1.fc1.bias has no place"),
     "many": (lambda x: change_config(x, encoder_layers=10**9), "encoder_layers"),
-    "width": (lambda x: change_config(x, d_model=10**9), "model.dim"),
+    "width": (
+        lambda x: change_config(x, d_model=10**9),
+        "config.json, as a config of nmt:25: model.dim: expected a whole number",
+    ),
     "text": (lambda x: change_config(x, d_model="16"), "d_model: expected int, got '16'"),
     "start": (lambda x: change_config(x, decoder_start_token_id=0), "the end to be another one"),
     "positions": (
