@@ -139,14 +139,23 @@ async def ask(port: int, texts: Iterator[Text], tally: Tally) -> None:
     writer.close()
 
 
-async def kill_workers(server: int, count: int) -> None:
+async def loaded_workers(port: int) -> int:
+    """The number of workers that are ready to translate."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    found = re.search(rb"^nmt_workers (\d+)", await reader.read(), re.M)
+    writer.close()
+    return int(found[1]) if found else 0
+
+
+async def kill_workers(server: int, port: int, count: int) -> None:
     """Kill a worker, wait until it has been replaced, and do so again."""
     workers = len(processes(server)) - 1
     for _ in range(count):
         await asyncio.sleep(random.uniform(0.1, 0.5))
-        while len(found := processes(server)) <= workers:
+        while await loaded_workers(port) < workers:
             await asyncio.sleep(0.05)
-        os.kill(random.choice(found[1:]), signal.SIGKILL)
+        os.kill(random.choice(processes(server)[1:]), signal.SIGKILL)
         await asyncio.sleep(0.3)
 
 
@@ -155,7 +164,7 @@ async def load(
 ) -> Tally:
     """Send all texts; with `kills`, go on with them until so many workers were killed."""
     tally = Tally()
-    killing = asyncio.create_task(kill_workers(server, kills))
+    killing = asyncio.create_task(kill_workers(server, port, kills))
 
     def feed() -> Iterator[Text]:
         yield from texts
