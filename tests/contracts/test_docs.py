@@ -112,6 +112,12 @@ def test_the_page_on_installation_names_all_extras() -> None:
     assert {name for row in named for name in re.findall(r"`([\w-]+)`", row)} == set(extras)
 
 
+def test_the_page_on_commands_lists_all_of_them() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (PROJECT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(nmt-[\w-]+)` \|", page, re.MULTILINE)) == set(project["scripts"])
+
+
 class Addresses(HTMLParser):
     """The names of the elements of a page, its links, and what a browser loads to show it."""
 
