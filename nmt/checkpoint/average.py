@@ -22,9 +22,10 @@ from nmt.checkpoint.model_directory import (
 from nmt.checkpoint.store import STEP_NAME
 from nmt.config.differences import differences
 from nmt.errors import DivergedError
+from nmt.storage.arrays import check_specs
 from nmt.storage.directories import Writer, bytes_writer, json_writer
 from nmt.storage.manifest import SealedDirectory
-from nmt.storage.tensors import check_specs, open_tensors, tensors_writer
+from nmt.storage.tensors import open_tensors, tensors_writer
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,11 @@ from nmt.config.loading import dump_config, parse_config
 from nmt.data.codec import Codec
 from nmt.errors import IntegrityError, UserError
 from nmt.model.transformer import Transformer
+from nmt.storage.arrays import check_specs
 from nmt.storage.directories import Writer, bytes_writer, settled
 from nmt.storage.files import storage_errors
 from nmt.storage.manifest import FileEntry, SealedDirectory
-from nmt.storage.tensors import TensorFile, TensorSpec, check_specs, open_tensors, tensors_writer
+from nmt.storage.tensors import TensorFile, TensorSpec, open_tensors, tensors_writer
 
 MODEL = "model.safetensors"
 STATE = "state.json"

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nmt.storage.tensors import TensorSpec, check_specs, open_tensors
+from nmt.storage.arrays import check_specs
+from nmt.storage.tensors import TensorSpec, open_tensors
 
 KEYS = ("step", "exp_avg", "exp_avg_sq")
 

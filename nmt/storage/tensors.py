@@ -18,9 +18,10 @@ import safetensors
 import torch
 from torch import Tensor
 
-from nmt.errors import IntegrityError, UserError
+from nmt.errors import IntegrityError
+from nmt.storage.arrays import check_specs, read_header
 from nmt.storage.directories import Writer
-from nmt.storage.manifest import parse_json, reading
+from nmt.storage.manifest import reading
 
 DTYPES = {
     "F64": torch.float64,
@@ -31,13 +32,8 @@ DTYPES = {
     "I32": torch.int32,
     "U8": torch.uint8,
 }
-MAX_HEADER_BYTES = 10_000_000
 MAX_DIMENSIONS = 8
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
-
-
-class TensorMismatchError(UserError):
-    """A file holds other tensors than those that are to be filled."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +113,8 @@ class TensorFile:
 def open_tensors(path: Path) -> Iterator[TensorFile]:
     """Open a safetensors file whose content was verified; nonsense is an IntegrityError."""
     with reading(path), path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > MAX_HEADER_BYTES:  # the library would take ten times as much
-            raise IntegrityError(f"{path}: not a safetensors file (header of {length} bytes)")
-        parse_json(file.read(length), str(path))  # the library lets a name come twice
+        # The library takes ten times as much memory for a long header, and lets a name come twice.
+        read_header(file, path)
     try:
         with reading(path):
             opened = safetensors.safe_open(path, framework="pt", backend="pread")
@@ -128,23 +122,6 @@ def open_tensors(path: Path) -> Iterator[TensorFile]:
             yield TensorFile(tensors, str(path))
     except safetensors.SafetensorError as error:
         raise IntegrityError(f"{path}: not a safetensors file ({error!s:.200})") from error
-
-
-def check_specs(
-    found: Mapping[str, TensorSpec], expected: Mapping[str, TensorSpec], name: str
-) -> None:
-    """Raise a TensorMismatchError that names what is missing, too much or of another shape."""
-    problems = [f"{key} is missing" for key in expected if key not in found]
-    problems += [f"{key:.80} is not expected" for key in found if key not in expected]
-    problems += [
-        f"{key} is {found[key]} but should be {spec}"
-        for key, spec in expected.items()
-        if key in found and found[key] != spec
-    ]
-    if problems:
-        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        listed = "; ".join(problems[:5])
-        raise TensorMismatchError(f"{name}: holds other tensors than expected: {listed}{more}")
 
 
 def read_into(path: Path, destinations: Mapping[str, Tensor]) -> None:

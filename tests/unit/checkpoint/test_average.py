@@ -21,9 +21,9 @@ from support.small_models import (
 from nmt.checkpoint.average import average_checkpoints, mean
 from nmt.checkpoint.model_directory import ModelMismatchError, load_model, model_files
 from nmt.errors import DivergedError, IntegrityError, UserError
+from nmt.storage.arrays import TensorMismatchError
 from nmt.storage.directories import replace_directory, write_directory
 from nmt.storage.manifest import MANIFEST, SealedDirectory
-from nmt.storage.tensors import TensorMismatchError
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])

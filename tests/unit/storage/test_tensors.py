@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nmt.checkpoint.optimizer import flatten_optimizer, restore_optimizer
+from nmt.storage.arrays import TensorMismatchError
 from nmt.storage.directories import write_directory
 from nmt.storage.manifest import SealedDirectory
 from nmt.storage.tensors import (
     DTYPES,
-    TensorMismatchError,
     TensorSpec,
     open_tensors,
     read_into,
