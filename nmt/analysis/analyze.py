@@ -36,7 +36,6 @@ from nmt.analysis.sinks import SinkFreeStatistics
 from nmt.analysis.statistics import AttentionStatistics
 from nmt.analysis.word_classes import NullAfterWords, WordClasses
 from nmt.checkpoint.model_directory import LoadedModel
-from nmt.config.config import SublayerAttentionConfig
 from nmt.decoding.alignment import Words
 from nmt.decoding.translator import Translator
 from nmt.errors import DivergedError
@@ -123,7 +122,7 @@ def analyze_model(
         name=name,
         path=str(loaded.path),
         parameters=summarize(loaded.model).total,
-        attention=describe_attention(loaded),
+        attention=loaded.config.model.attention_labels(),
         nullable={type_: type_ in nullable for type_ in TYPES},
         statistics=statistics,
         aer=observation.comparison.table() if observation.comparison else None,
@@ -291,20 +290,3 @@ def exchange_targets(
         for pair in shuffle_targets(chunk, seed=seed):
             yield pair.source, pair.target
         chunk = after
-
-
-def describe_attention(loaded: LoadedModel) -> dict[str, str]:
-    """By type a description of the kind of attention, and of the layers that differ from it."""
-    config = loaded.config.model
-    numbers = {"encoder_self": config.encoder_layers}
-    descriptions = {}
-    for type_ in TYPES:
-        sublayer: SublayerAttentionConfig = getattr(config.attention, type_)
-        usual = sublayer.label
-        others = [
-            f"layer {layer}: {sublayer.at(layer).label}"
-            for layer in range(numbers.get(type_, config.decoder_layers))
-            if sublayer.at(layer).label != usual
-        ]
-        descriptions[type_] = usual + (f" ({', '.join(others)})" if others else "")
-    return descriptions

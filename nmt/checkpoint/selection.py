@@ -7,6 +7,7 @@ from typing import Any
 
 from nmt.checkpoint.average import AVERAGE_OF, VALIDATION_SCORE
 from nmt.checkpoint.model_directory import MODEL, STATE, is_needed, read_config
+from nmt.checkpoint.packed import is_packed
 from nmt.checkpoint.store import CheckpointStore
 from nmt.errors import IntegrityError, NoCheckpointError, UserError
 from nmt.storage.directories import settled
@@ -63,6 +64,11 @@ def find_model(path: Path) -> Path:
     """
     if not path.is_dir():
         raise NoCheckpointError(f"{path}: expected a model or run directory, found none")
+    if is_packed(path):
+        raise UserError(
+            f"{path}: a packed model can only translate, with nmt-translate, nmt-serve or "
+            "nmt.Translator; use the model that it was exported from"
+        )
     if (path / MANIFEST).exists() or (path / MODEL).exists():
         return path
     average, best = settled(path / "average"), settled(path / "best")

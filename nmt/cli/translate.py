@@ -23,7 +23,7 @@ from nmt.cli.arguments import (
     processes,
     whole_number,
 )
-from nmt.config.search_options import Sampling, SearchOptions
+from nmt.config.search_options import DecodeConfig, Sampling, SearchOptions
 from nmt.errors import UserError
 
 if TYPE_CHECKING:
@@ -167,11 +167,10 @@ def check_ray(arguments: argparse.Namespace) -> None:
 def translate(arguments: argparse.Namespace) -> None:
     """Load the models, then answer window after window of lines."""
     check(arguments)
-    from nmt.checkpoint.selection import find_model
     from nmt.decoding.streaming import open_lines
     from nmt.progress import progress_bar
 
-    models = [find_model(path) for path in arguments.model]
+    models = [find(path) for path in arguments.model]
     options = make_options(arguments, models[0])
     source = open_lines(arguments.input)
     with progress_bar(total=None, unit="line", description="translated") as progress:
@@ -180,6 +179,17 @@ def translate(arguments: argparse.Namespace) -> None:
     failures.check()
     if arguments.output is not None:
         tell_output(arguments)
+
+
+def find(path: Path) -> Path:
+    """The model directory that a path stands for; a packed model is found without torch."""
+    from nmt.checkpoint.packed import is_packed
+
+    if is_packed(path):
+        return path
+    from nmt.checkpoint.selection import find_model
+
+    return find_model(path)
 
 
 def tell_output(arguments: argparse.Namespace) -> None:
@@ -317,9 +327,7 @@ def open_engine(
     arguments: argparse.Namespace, models: "Sequence[Path]"
 ) -> "contextlib.AbstractContextManager[LineTranslator]":
     """A translator in this process, or several in others."""
-    from nmt.decoding.devices import find_devices
-
-    devices = [str(device) for device in find_devices(arguments.device)]
+    devices = list_devices(arguments.device, models)
     count = arguments.workers or 1
     if len(devices) > 1 and count > 1:
         raise UserError("--workers: leave it out, each of several devices has a process of its own")
@@ -331,14 +339,36 @@ def open_engine(
     return WorkerPool(settings, devices if len(devices) > 1 else devices * count)
 
 
-def make_options(arguments: argparse.Namespace, model: Path) -> SearchOptions:
-    """The options of the command line over those of the first model."""
-    from nmt.checkpoint.model_directory import read_config
+def list_devices(names: str, models: "Sequence[Path]") -> list[str]:
+    """The devices that --device names; a packed model refuses all but the CPU when it is loaded."""
+    from nmt.checkpoint.packed import is_packed
+
+    if any(map(is_packed, models)):
+        return ["cpu" if names == "auto" else names]
+    from nmt.decoding.devices import find_devices
+
+    return [str(device) for device in find_devices(names)]
+
+
+def decode_config(model: Path) -> DecodeConfig:
+    """The search options of a model."""
+    from nmt.checkpoint.packed import is_packed
     from nmt.storage.manifest import SealedDirectory
 
+    if is_packed(model):
+        from nmt.decoding.packed_directory import read_packed_config
+
+        return read_packed_config(SealedDirectory(model)).decode
+    from nmt.checkpoint.model_directory import read_config
+
+    return read_config(SealedDirectory(model)).decode
+
+
+def make_options(arguments: argparse.Namespace, model: Path) -> SearchOptions:
+    """The options of the command line over those of the first model."""
     sampling = given_fields(arguments, Sampling)
     return replace(
-        SearchOptions.of(read_config(SealedDirectory(model)).decode),
+        SearchOptions.of(decode_config(model)),
         sampling=Sampling(**sampling) if arguments.temperature is not None else None,
         fast=arguments.fast,
         fill_memory=arguments.batch_tokens is None,

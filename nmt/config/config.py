@@ -261,6 +261,20 @@ class ModelConfig:
     initial_score_scale: PositiveFloat = 1.0
     attention: AttentionTypesConfig = AttentionTypesConfig()
 
+    def attention_labels(self) -> dict[str, str]:
+        """By type a description of the kind of attention, and of the layers that differ from it."""
+        labels = {}
+        for type_ in AttentionTypesConfig.shorthand:
+            sublayer: SublayerAttentionConfig = getattr(self.attention, type_)
+            count = self.encoder_layers if type_ == "encoder_self" else self.decoder_layers
+            others = [
+                f"layer {layer}: {sublayer.at(layer).label}"
+                for layer in range(count)
+                if sublayer.at(layer).label != sublayer.label
+            ]
+            labels[type_] = sublayer.label + (f" ({', '.join(others)})" if others else "")
+        return labels
+
 
 @dataclass(frozen=True)
 class ScheduleConfig:

@@ -24,12 +24,11 @@ from nmt.config.document import (
 )
 from nmt.config.outside_kinds import load_named_kinds, needed_references
 from nmt.config.schema import Reader, expand, merge, to_yaml
+from nmt.config.sections import config_error
 from nmt.config.start import with_start
-from nmt.errors import ConfigError
 
 EXTENDS = "extends"
 BUILTIN = Path(nmt.__file__).parent / "builtin"
-MOST_PROBLEMS_SHOWN = 100
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -47,7 +46,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     try:
         tree = _read_with_bases(path, str(path), problems, [])
     except UnreadableError as error:
-        raise _config_error(str(path), [*problems, error.problem]) from None
+        raise config_error(str(path), [*problems, error.problem]) from None
     command_line = Source("command line", Path.cwd(), has_lines=False)
     changes: Node = MappingNode(Location(command_line))
     for override in overrides:
@@ -62,7 +61,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     try:
         whole = with_start(whole)
     except UnreadableError as error:
-        raise _config_error(str(path), [*problems, error.problem]) from None
+        raise config_error(str(path), [*problems, error.problem]) from None
     return _build(whole, tree.place, problems)
 
 
@@ -81,7 +80,7 @@ def parse_config(text: str, *, name: str, directory: Path) -> Config:
         tree = parse_document(text, Source(name, directory), problems)
         load_named_kinds(tree, from_user=False)
     except UnreadableError as error:
-        raise _config_error(name, [error.problem]) from None
+        raise config_error(name, [error.problem]) from None
     return _build(tree, tree.place, problems)
 
 
@@ -98,7 +97,7 @@ def _build(tree: Node, root: Location, problems: list[Problem]) -> Config:
         place = _place(finding.keys, reader.places, root)
         problems.append(Problem(place, finding.keys[0], finding.message))
     if problems:
-        raise _config_error(root.source.name, problems)
+        raise config_error(root.source.name, problems)
     config = reader.built[""]
     assert isinstance(config, Config)
     return dataclasses.replace(config, kinds=needed_references(config.model.attention))
@@ -162,19 +161,3 @@ def _parse_override(override: str, source: Source, problems: list[Problem]) -> N
     for name in reversed(names):
         node = MappingNode(place, {name: Entry(place, node)})
     return node
-
-
-def _config_error(name: str, problems: list[Problem]) -> ConfigError:
-    """One line for one problem; for several a heading and one line per problem, sorted by file."""
-    if len(problems) == 1:
-        return ConfigError(str(problems[0]))
-    files: dict[str, int] = {name: 0}
-    for problem in problems:
-        files.setdefault(problem.place.source.name, len(files))
-    problems = sorted(
-        problems, key=lambda problem: (files[problem.place.source.name], problem.place.line)
-    )
-    lines = [f"  {problem}" for problem in problems[:MOST_PROBLEMS_SHOWN]]
-    if len(problems) > MOST_PROBLEMS_SHOWN:
-        lines.append(f"  ... and {len(problems) - MOST_PROBLEMS_SHOWN} more")
-    return ConfigError("\n".join([f"{len(problems)} problems in {name}:", *lines]))

@@ -3,7 +3,7 @@
 A dataclass is a section. Its fields are the keys, and their annotations are the types:
 
     bool, int, float, str, Path, Literal["a", "b"]     with Annotated[..., Range(...) or Names(...)]
-    X | Y | None, tuple[X, ...], dict[int, Section], another dataclass
+    X | Y | None, tuple[X, ...], dict[int or str, X], another dataclass
 
 Class variables describe a section further. `shorthand` names the field or fields that a bare value
 sets: `cross: softmax` means `cross: {kind: softmax}`. `variant` names the field that decides which
@@ -54,7 +54,8 @@ class Reader:
         if get_origin(annotation) is tuple:
             return self._tuple(node, get_args(annotation)[0], key)
         if get_origin(annotation) is dict:
-            return self._dict(node, get_args(annotation)[1], key)
+            names, items = get_args(annotation)
+            return self._dict(node, names, items, key)
         try:
             if not isinstance(node, Scalar):
                 raise MismatchError(f"expected {describe(annotation)}, got {show(node)}")
@@ -78,15 +79,16 @@ class Reader:
             values.append(self._value(item, annotation, inner, None))
         return INVALID if INVALID in values or not items else tuple(values)
 
-    def _dict(self, node: Node, annotation: Any, key: str) -> Any:
+    def _dict(self, node: Node, names: Any, annotation: Any, key: str) -> Any:
         if not isinstance(node, MappingNode):
-            self.report(node.place, key, f"expected a mapping from whole numbers, got {show(node)}")
+            kind = "whole numbers" if names is int else "names"
+            self.report(node.place, key, f"expected a mapping from {kind}, got {show(node)}")
             return INVALID
         values: dict[Any, Any] = {}
         for name, entry in node.entries.items():
             inner = _join(key, name)
             self.places[inner] = entry.place
-            number = self._value(Scalar(entry.place, name), int, key, None)
+            number = self._value(Scalar(entry.place, name), names, key, None)
             if number is not INVALID and number in values:
                 self.report(entry.place, key, f"{number} is given twice; remove one")
             values[number] = self._value(entry.node, annotation, inner, None)

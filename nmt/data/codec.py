@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt.config.limits import LANGUAGE_CODE
-from nmt.data.encoding_choice import choose_encoding
 from nmt.data.extension import extend_sides
 from nmt.data.learning import Counts, LearnedSide, learn_sides, sentencepiece_side, with_reserved
 from nmt.data.subword import BPE, LineSentencePiece, SentencePiece, Subword, WholeWords
@@ -286,6 +285,8 @@ class Codec:
         shared_vocabulary: bool = False,
     ) -> "Codec":
         """Learn from sentence pairs that fit into memory."""
+        from nmt.data.encoding_choice import choose_encoding
+
         texts = list(pairs)
         config = choose_encoding(config, pairs=len(texts))
         specs = tokenizer_specs(config)

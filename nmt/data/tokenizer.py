@@ -1,12 +1,16 @@
 """Tokenizers: splitting raw text into words, and joining words into raw text."""
 
+import contextlib
 import functools
+import importlib
 import logging
 import re
+import sys
 import tempfile
+import types
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -50,6 +54,30 @@ class LineTokenizer:
         return " ".join(words)
 
 
+@contextlib.contextmanager
+def joblib_later() -> Iterator[None]:
+    """Let an import of sacremoses import joblib only when it is called.
+
+    sacremoses needs joblib for files in several processes, which nmt does not ask of it. Importing
+    it takes as long as all else that translating one line with a packed model imports.
+    """
+    if "joblib" in sys.modules or "sacremoses" in sys.modules:
+        yield
+        return
+    stand_in = types.ModuleType("joblib")
+    for name in ("Parallel", "delayed"):
+        setattr(stand_in, name, functools.partial(_call_joblib, name))
+    sys.modules["joblib"] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules["joblib"]
+
+
+def _call_joblib(name: str, *arguments: Any, **options: Any) -> Any:
+    return getattr(importlib.import_module("joblib"), name)(*arguments, **options)
+
+
 class MosesTokenizer:
     """The Moses tokenizer of a language, which makes punctuation marks separate words.
 
@@ -57,7 +85,8 @@ class MosesTokenizer:
     """
 
     def __init__(self, language: str) -> None:
-        import sacremoses
+        with joblib_later():
+            import sacremoses
 
         self._tokenizer = sacremoses.MosesTokenizer(lang=language)
         self._detokenizer = sacremoses.MosesDetokenizer(lang=language)

@@ -3,7 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from nmt.config.search_options import SearchOptions
 from nmt.errors import is_out_of_memory
+
+# Source lengths are padded to a multiple of this: attention over keys gives the same bits with more
+# padding only then.
+LENGTH_MULTIPLE = 16
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -12,6 +17,11 @@ Result = TypeVar("Result")
 def round_up(number: int, multiple: int) -> int:
     """The smallest multiple of `multiple` that is not below `number`."""
     return -(-number // multiple) * multiple
+
+
+def length_multiple(options: SearchOptions) -> int:
+    """The number of which padded source lengths are multiples."""
+    return 1 if options.fast else LENGTH_MULTIPLE
 
 
 def length_batches(lengths: Sequence[int], *, batch_tokens: int, multiple: int) -> list[list[int]]:

@@ -55,14 +55,18 @@ def refuses_engine(model: Transformer, *, int8: bool, keep_model: bool) -> str |
         return Costly(
             f"the engine in C decodes in float32 and is faster than torch in {weight.dtype}"
         )
+    if reason := refuses_mapping(model):
+        return Costly(f"{reason}, without which decoding takes several times as long")
+    return missing_kernels()
+
+
+def refuses_mapping(model: Transformer) -> str | None:
+    """Which attention kind of a model the engine does not have, or None."""
     for site, attention in model.attentions().items():
         mapping = attention.core.mapping
         if mapping.row_map is None:
-            return Costly(
-                f"{mapping} ({site.type} of layer {site.layer}) has no mapping in C, "
-                "without which decoding takes several times as long"
-            )
-    return missing_kernels()
+            return f"{mapping} ({site.type} of layer {site.layer}) has no mapping in C"
+    return None
 
 
 def refuses_packing(model: Transformer, *, int8: bool, keep_model: bool) -> str | None:

@@ -19,10 +19,6 @@ from nmt.decoding.engine_step import EngineStep
 from nmt.errors import DataError
 from nmt.model.transformer import Transformer
 
-# Source lengths are padded to a multiple of this: attention over keys gives the same bits with more
-# padding only then.
-LENGTH_MULTIPLE = 16
-
 # Sentences, and so the rows of all matrix products, are kept at a multiple of this for models that
 # are not packed: products of 1 to 3 rows (with several threads also 5 to 7 and 9 to 11) take
 # another path in MKL.

@@ -7,14 +7,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from nmt.decoding.packed_model import PackedModel, PackedSettings, quantize
+from nmt.decoding.packed_model import NUM_POSITIONS, PackedModel, PackedSettings, quantize
 from nmt.model.attention import AttentionCore, CrossAttention, SelfAttention
 from nmt.model.layers import DecoderLayer, EncoderLayer
 from nmt.model.transformer import Transformer
 
 Named = Iterator[tuple[str, npt.NDArray[Any]]]
-
-NUM_POSITIONS = 512  # position vectors that are stored; the engine computes those beyond
 
 
 def pack_transformer(model: Transformer, *, int8: bool) -> PackedModel:

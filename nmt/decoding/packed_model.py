@@ -11,19 +11,21 @@ LayerNorm has `norm.gain` and `norm.bias`. Attention has `parameters`, one per h
 perhaps `gain` and `gate` of the norm on the concatenated heads.
 """
 
-import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import safetensors
+
+from nmt.config.limits import Heads, InnerWidth, Layers, NonNegativeFloat, Scale, Width
+from nmt.config.scalars import Names
+from nmt.ops.native.interface import RowMap
 
 Array = npt.NDArray[Any]
+ScoreMap = Annotated[str, Names([one.name.lower() for one in RowMap], {})]
 
+NUM_POSITIONS = 512  # position vectors that are stored; the engine computes those beyond
 TINY = 1e-30
 LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric
 
@@ -32,21 +34,21 @@ LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric
 class PackedSettings:
     """The numbers and names that describe a packed model."""
 
-    dim: int
-    heads: int
-    hidden_dim: int
-    encoder_layers: int
-    decoder_layers: int
+    dim: Width
+    heads: Heads
+    hidden_dim: InnerWidth
+    encoder_layers: Layers
+    decoder_layers: Layers
     pre_norm: bool
-    activation: str  # relu | gelu | swish
-    norm_epsilon: float
-    embedding_scale: float
-    position_wavelengths: str  # inclusive | exclusive
+    activation: Literal["relu", "gelu", "swish"]
+    norm_epsilon: NonNegativeFloat
+    embedding_scale: Scale
+    position_wavelengths: Literal["inclusive", "exclusive"]
     int8: bool
     # By sublayer, such as `decoder.0.cross`: the name of its score mapping (`RowMap`), and of the
-    # norm on its concatenated heads (none | rms | layer).
-    score_maps: Mapping[str, str]
-    head_norms: Mapping[str, str]
+    # norm on its concatenated heads.
+    score_maps: dict[str, ScoreMap]
+    head_norms: dict[str, Literal["none", "rms", "layer"]]
 
 
 @dataclass(frozen=True)
@@ -55,29 +57,6 @@ class PackedModel:
 
     settings: PackedSettings
     arrays: Mapping[str, Array]
-
-    def write(self, path: Path) -> None:
-        """Write one safetensors file."""
-        kept = {name: np.ascontiguousarray(self.arrays[name]) for name in sorted(self.arrays)}
-        specs = {
-            name: safetensors.TensorSpec(
-                dtype=str(array.dtype),
-                shape=list(array.shape),
-                data_ptr=array.ctypes.data,
-                data_len=array.nbytes,
-            )
-            for name, array in kept.items()
-        }
-        settings = json.dumps(dataclasses.asdict(self.settings), sort_keys=True)
-        safetensors.serialize_file(specs, path, {"settings": settings})
-
-    @classmethod
-    def read(cls, path: Path) -> "PackedModel":
-        """The model in a file; the engine that is made of it checks names and shapes."""
-        with safetensors.safe_open(path, framework="numpy") as file:
-            settings = json.loads((file.metadata() or {})["settings"])
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return cls(PackedSettings(**settings), arrays)
 
 
 def quantize(weight: Array) -> tuple[Array, Array]:

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from nmt.decoding.batching import compute_by_halves, length_batches
+from nmt.decoding.batching import LENGTH_MULTIPLE, compute_by_halves, length_batches
 from nmt.decoding.devices import release_memory
 from nmt.decoding.ensemble import (
-    LENGTH_MULTIPLE,
     Ids,
     Member,
     target_log_probabilities,

@@ -14,11 +14,10 @@ from nmt.config.search_options import DecodeConfig, SearchOptions
 from nmt.data.codec import Codec
 from nmt.data.vocabulary import EOS
 from nmt.decoding.alignment import AlignmentHead, Attention, Links, check_head
-from nmt.decoding.batching import length_batches, round_up
+from nmt.decoding.batching import length_batches, length_multiple, round_up
 from nmt.decoding.devices import current, find_device, place, release_memory
 from nmt.decoding.ensemble import (
     BATCH_MULTIPLE,
-    LENGTH_MULTIPLE,
     EnsembleStep,
     Member,
     check_same_target,
@@ -193,7 +192,7 @@ class TorchModels:
         )
 
 
-def load_models(
+def load_torch(
     paths: Sequence[Path], *, device: str, precision: Precision, int8: bool, threads: int | None
 ) -> tuple[TorchModels, DecodeConfig, int]:
     """The models of model or run directories, their search options, and the longest source."""
@@ -212,11 +211,6 @@ def load_models(
     check_same_target(members, [str(path) for path in paths])
     longest = min(one.config.data.max_length for one in loaded)
     return TorchModels(members, chosen), loaded[0].config.decode, longest
-
-
-def length_multiple(options: SearchOptions) -> int:
-    """The number of which padded source lengths are multiples."""
-    return 1 if options.fast else LENGTH_MULTIPLE
 
 
 @contextlib.contextmanager

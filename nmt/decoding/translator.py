@@ -4,15 +4,17 @@ translator = Translator.load("runs/demo")
 translator.translate(["The old man sees a dog."])
 
 The translator turns text into batches of token ids and back. Its models search: those of torch
-(torch_models.py). They are imported when they are loaded, since importing torch takes seconds.
+(torch_models.py), or a packed one without torch (packed_models.py). They are imported when they are
+loaded, since importing torch takes seconds.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
+from nmt.checkpoint.packed import is_packed
 from nmt.config.search_options import DecodeConfig, SearchOptions
 from nmt.data.vocabulary import EOS
 from nmt.decoding.alignment import AlignmentHead, Attention
@@ -85,6 +87,29 @@ class Models(Protocol):
         """The log probability of each target (with EOS) given its source."""
 
 
+class ReadyModels(NamedTuple):
+    """Models that were loaded, with the search options and the longest source of the first."""
+
+    models: Models
+    decode: DecodeConfig
+    max_source_length: int
+
+
+def load_models(
+    paths: Sequence[Path], *, device: str, precision: Precision, int8: bool, threads: int | None
+) -> ReadyModels:
+    """The models of model or run directories; packed ones are loaded without torch."""
+    if any(map(is_packed, paths)):
+        from nmt.decoding.packed_models import load_packed
+
+        packed = load_packed(paths, device=device, precision=precision, int8=int8, threads=threads)
+        return ReadyModels(*packed)
+    from nmt.decoding.torch_models import load_torch
+
+    loaded = load_torch(paths, device=device, precision=precision, int8=int8, threads=threads)
+    return ReadyModels(*loaded)
+
+
 class Translator:
     """Models that translate lines of raw text."""
 
@@ -108,17 +133,14 @@ class Translator:
         """The models of one or several (an ensemble) model or run directories.
 
         `precision` is float32, bfloat16, or auto: bfloat16 on a GPU that computes in it. `int8`
-        uses 8-bit weights (CPU only); `threads` sets torch's threads for the process.
+        uses 8-bit weights (CPU only); `threads` sets torch's threads for the process. A packed
+        model (`nmt-export --format packed`) is loaded without torch.
         """
-        from nmt.decoding.torch_models import load_models
-
         paths = [Path(path) for path in ([model] if isinstance(model, str | Path) else model)]
         assert paths, "expected at least one model directory"
-        models, decode, longest = load_models(
-            paths, device=device, precision=precision, int8=int8, threads=threads
-        )
-        options = replace(SearchOptions.of(decode), fill_memory=True)
-        return cls(models, options, max_source_length=longest)
+        found = load_models(paths, device=device, precision=precision, int8=int8, threads=threads)
+        options = replace(SearchOptions.of(found.decode), fill_memory=True)
+        return cls(found.models, options, max_source_length=found.max_source_length)
 
     @classmethod
     def from_model(

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from torch import Tensor
 
 from nmt.analysis.alignment import HeadGrid, chosen_links
-from nmt.analysis.analyze import describe_attention
 from nmt.analysis.explorer_data import model_data
 from nmt.analysis.measures import nullable_sites, unnormalised_sites
 from nmt.analysis.pairs import (
@@ -66,7 +65,7 @@ def attention_of_pair(
         name=name,
         path="",
         parameters=0,
-        attention=describe_attention(loaded),
+        attention=loaded.config.model.attention_labels(),
         nullable={type_: type_ in nullable for type_ in TYPES},
         statistics=statistics,
     )

@@ -6,86 +6,29 @@ decides when a worker ends, by closing its standard input.
 
 import contextlib
 import dataclasses
-import hashlib
 import logging
 import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from nmt.analysis.analyze import describe_attention
-from nmt.checkpoint.model_directory import LoadedModel, read_config
-from nmt.checkpoint.selection import find_model
-from nmt.config.search_options import SearchOptions
-from nmt.decoding.alignment import AlignmentHead, recommended_head
-from nmt.decoding.torch_models import TorchModels
-from nmt.decoding.translation import Line, Precision, Translation
-from nmt.decoding.translator import Translator
+from nmt.checkpoint.packed import is_packed
+from nmt.decoding.translation import Line, Translation
 from nmt.errors import DivergedError, UserError
-from nmt.serving.attention import attention_of_pair
-from nmt.serving.messages import Message, ServedModel, WorkerPlan, encode_message, read_message
-from nmt.storage.manifest import MANIFEST, SealedDirectory
-
-
-@dataclass(frozen=True)
-class WorkerModel:
-    """A model that is ready to translate and to be looked into."""
-
-    facts: ServedModel
-    translator: Translator
-    options: SearchOptions
-    loaded: LoadedModel
-    alignment: AlignmentHead
+from nmt.serving.messages import Message, WorkerPlan, encode_message, read_message
+from nmt.serving.worker_model import WorkerModel, load_packed_model
 
 
 def load(name: str, directory: str, plan: WorkerPlan) -> WorkerModel:
-    """The model of a model or run directory."""
-    path = find_model(Path(directory))
-    version = read_version(path)
-    translator = Translator.load(
-        path,
-        device=plan.device,
-        precision=cast(Precision, plan.precision),
-        int8=plan.int8,
-        threads=plan.threads,
-    )
-    config = read_config(SealedDirectory(path))
-    if read_version(path) != version:
-        return load(name, directory, plan)  # it was replaced meanwhile
-    assert isinstance(translator.models, TorchModels)
-    member = translator.models.members[0]
-    loaded = LoadedModel(config, member.codec, member.model, path)
-    facts = ServedModel(
-        name=name,
-        path=str(path),
-        source=config.data.source_language,
-        target=config.data.target_language,
-        version=version,
-        beam=plan.search.get("beam", config.decode.beam),
-        attention=describe_attention(loaded),
-        layers={
-            "encoder_self": config.model.encoder_layers,
-            "decoder_self": config.model.decoder_layers,
-            "cross": config.model.decoder_layers,
-        },
-        heads=config.model.heads,
-    )
-    options = dataclasses.replace(
-        SearchOptions.of(config.decode), fill_memory="batch_tokens" not in plan.search,
-        **plan.search,
-    )  # fmt: skip
-    return WorkerModel(facts, translator, options, loaded, recommended_head(path))
+    """The model of a model or run directory; a packed one is loaded without torch."""
+    path = Path(directory)
+    if is_packed(path):
+        return load_packed_model(name, path, plan)
+    from nmt.serving.torch_model import load_torch_model
 
-
-def read_version(path: Path) -> str:
-    """The hash of the manifest, which has the hashes of all files of a model."""
-    try:
-        return hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()[:16]
-    except OSError:
-        return ""
+    return load_torch_model(name, path, plan)
 
 
 def translate(model: WorkerModel, message: Message) -> Message:
@@ -111,20 +54,8 @@ def describe_translation(translation: Translation) -> dict[str, Any]:
 
 def attend(model: WorkerModel, message: Message) -> Message:
     """The attention of sentence pairs, or of sentences and their translations."""
-    return {
-        "answers": [
-            attention_of_pair(
-                model.loaded,
-                model.translator,
-                model.options,
-                model.alignment,
-                name=model.facts.name,
-                source=item["source"],
-                target=item["target"],
-            )
-            for item in message["items"]
-        ]
-    }
+    found = [model.attend(item["source"], item["target"]) for item in message["items"]]
+    return {"answers": found}
 
 
 TASKS = {"translate": translate, "attention": attend}

@@ -3,7 +3,10 @@
 What the header says is compared with what is expected before any array is made.
 """
 
+import errno
 import mmap
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BufferedReader
@@ -15,11 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt.errors import IntegrityError, UserError
+from nmt.storage.directories import Writer
 from nmt.storage.manifest import parse_json, reading
 
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype(np.float32), "I8": np.dtype(np.int8)}
 MAX_HEADER_BYTES = 10_000_000
 MOST_PROBLEMS = 5  # that a message names
+OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 class TensorMismatchError(UserError):
@@ -59,6 +64,39 @@ def check_specs(found: Mapping[str, object], expected: Mapping[str, object], nam
         more = f" and {left} more" if left > 0 else ""
         listed = "; ".join(problems[:MOST_PROBLEMS])
         raise TensorMismatchError(f"{name}: holds other tensors than expected: {listed}{more}")
+
+
+def write_safetensors(specs: Mapping[str, Any], path: Path) -> None:
+    """Write a file of the safetensors library's `TensorSpec`s; a failing disk is an OSError."""
+    import safetensors
+
+    try:
+        safetensors.serialize_file(dict(specs), path)
+    except safetensors.SafetensorError as error:
+        found = OS_ERROR.search(str(error))
+        number = int(found[1]) if found else errno.EIO
+        raise OSError(number, os.strerror(number)) from error
+
+
+def arrays_writer(arrays: Mapping[str, npt.NDArray[Any]]) -> Writer:
+    """A writer of a safetensors file; equal arrays give equal bytes, whatever their order."""
+
+    def write(path: Path) -> None:
+        from safetensors import TensorSpec
+
+        memory = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
+        specs = {
+            name: TensorSpec(
+                dtype=str(array.dtype),
+                shape=list(array.shape),
+                data_ptr=array.ctypes.data,
+                data_len=array.nbytes,
+            )
+            for name, array in memory.items()
+        }
+        write_safetensors(specs, path)
+
+    return write
 
 
 class ArrayFile:

@@ -5,9 +5,6 @@ checks that the tensors of a file lie end to end, and none beyond the file. Tens
 memory (tied embeddings) are stored once, under the name that sorts first.
 """
 
-import errno
-import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt.errors import IntegrityError
-from nmt.storage.arrays import check_specs, read_header
+from nmt.storage.arrays import check_specs, read_header, write_safetensors
 from nmt.storage.directories import Writer
 from nmt.storage.manifest import reading
 
@@ -33,7 +30,6 @@ DTYPES = {
     "U8": torch.uint8,
 }
 MAX_DIMENSIONS = 8
-OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -78,12 +74,7 @@ def tensors_writer(tensors: Mapping[str, Tensor]) -> Writer:
             )
             for name, tensor in memory.items()
         }
-        try:
-            safetensors.serialize_file(stored, path)
-        except safetensors.SafetensorError as error:
-            found = OS_ERROR.search(str(error))
-            number = int(found[1]) if found else errno.EIO
-            raise OSError(number, os.strerror(number)) from error
+        write_safetensors(stored, path)
 
     return write
 
