@@ -36,6 +36,26 @@ def empty(shape: Sequence[int], dtype: type = np.float32) -> Array:
     return array[first : len(array) - ALIGNMENT + first].view(dtype).reshape(shape)
 
 
+class Memory:
+    """One block of memory for several arrays, given by their sizes in bytes."""
+
+    def __init__(self, **sizes: int) -> None:
+        self.sizes = sizes
+        places, end = {}, 0
+        for name, size in sizes.items():
+            places[name] = end
+            end += -(-size // ALIGNMENT) * ALIGNMENT
+        self.places = places
+        self.block = empty((end,), np.uint8)
+        first = address(self.block, dtype=np.uint8)
+        self.addresses = {name: first + place for name, place in places.items()}
+
+    def view(self, name: str, dtype: npt.DTypeLike) -> Array:
+        """The array of this name."""
+        place = self.places[name]
+        return self.block[place : place + self.sizes[name]].view(dtype)
+
+
 class Layout:
     """Makes the structures of a packed model, and keeps the memory that they point to."""
 
@@ -215,6 +235,9 @@ class Engine:
         self.target_input = Input(target, positions, settings)
         tied = "output.weight" not in model.arrays and not settings.int8
         self.vocabulary_size = len(target)
+        # Of one row of a step, roughly.
+        layer = 6 * settings.dim**2 + 2 * settings.dim * settings.hidden_dim
+        self.products = settings.decoder_layers * layer + settings.dim * len(target)
         self.output = layout.linear(
             "output",
             inputs=settings.dim,
@@ -230,20 +253,17 @@ class Engine:
         dim, hidden_dim = self.settings.dim, self.settings.hidden_dim
         attention = self.kernels.attention_scratch(keys)
         packed = rows + sentences * self.layout.panel if sentences else 0
-        sizes = [
-            threads * attention,
-            rows * 3 * dim,
-            rows * dim,
-            rows * dim,
-            rows * hidden_dim,
-            packed * dim,
-            rows * (2 + max(dim, hidden_dim)) if self.settings.int8 else 0,
-        ]
-        line = ALIGNMENT // 4
-        starts = np.cumsum([0, *(-(-size // line) * line for size in sizes)])
-        memory = empty((int(starts[-1]),))
-        parts = (memory.ctypes.data + 4 * int(start) for start in starts[:-1])
-        return Workspace(interface.WorkingMemory(rows, threads, attention, *parts), keys, memory)
+        memory = Memory(
+            attention=4 * threads * attention,
+            projected=4 * rows * 3 * dim,
+            attended=4 * rows * dim,
+            buffer=4 * rows * dim,
+            hidden=4 * rows * hidden_dim,
+            packed=4 * packed * dim,
+            scratch=4 * rows * (2 + max(dim, hidden_dim)) if self.settings.int8 else 0,
+        )
+        fields = interface.WorkingMemory(rows, threads, attention, **memory.addresses)
+        return Workspace(fields, keys, memory)
 
     def encode(
         self, sentences: Sequence[Sequence[int]], starts: Integers, *, threads: int
@@ -279,11 +299,11 @@ class Engine:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Scratch memory for the kernels: the addresses of its parts, and the array that holds it."""
+    """Scratch memory for the kernels: the addresses of its parts, and what holds them."""
 
     fields: interface.WorkingMemory
     keys: int  # of attention, at most
-    memory: Floats
+    memory: Memory
 
 
 class EngineBatch:

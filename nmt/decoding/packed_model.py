@@ -63,7 +63,8 @@ def quantize(weight: Array) -> tuple[Array, Array]:
     """A weight [outputs, inputs] in 8 bits, and the scale [outputs] of each row."""
     largest = np.maximum(np.abs(weight).max(axis=1, initial=0.0), np.float32(TINY))
     with np.errstate(invalid="ignore", over="ignore"):  # of weights that are not finite
-        quantized = np.rint(weight * (np.float32(LARGEST) / largest)[:, None]).astype(np.int8)
+        factors = np.float32(LARGEST) * (np.float32(1.0) / largest)  # in these two roundings
+        quantized = np.rint(weight * factors[:, None]).astype(np.int8)
     return quantized, largest / np.float32(LARGEST)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from nmt.data.vocabulary import EOS
 from nmt.decoding.alignment import AlignmentHead, Attention, Links, check_head
 from nmt.decoding.batching import length_batches, length_multiple, round_up
 from nmt.decoding.devices import current, find_device, place, release_memory
+from nmt.decoding.engine import Engine
+from nmt.decoding.engine_search import search_by_engine, search_refusal
 from nmt.decoding.ensemble import (
     BATCH_MULTIPLE,
     EnsembleStep,
@@ -35,6 +38,14 @@ from nmt.decoding.translation import (
     Translation,
 )
 from nmt.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def log_search_in_python(reason: str) -> None:
+    """Say once why only the steps of a search run in C, which costs small models most."""
+    logger.info("search: in Python, with the steps of the engine in C (%s)", reason)
 
 
 class TorchModels:
@@ -91,6 +102,17 @@ class TorchModels:
 
     def search(self, batch: Sequence[Sentence], options: SearchOptions) -> list[list[Hypothesis]]:
         """The best hypotheses of each sentence."""
+        engine = self.members[0].decoder.engine
+        if engine is not None and self._loop_in_c(engine, options):
+            return search_by_engine(
+                engine,
+                [sentence.sources[0] for sentence in batch],
+                options,
+                SYMBOLS,
+                max_lengths=[sentence.output_limit(options) for sentence in batch],
+                prefixes=[sentence.prefix for sentence in batch],
+                threads=torch.get_num_threads(),
+            )
         packed = all(member.decoder.packed for member in self.members)
         batch_multiple = 1 if packed or options.fast else BATCH_MULTIPLE
         num_padding = -len(batch) % batch_multiple
@@ -118,6 +140,15 @@ class TorchModels:
             batch_multiple=batch_multiple,
             device=self.device,
         )
+
+    def _loop_in_c(self, engine: Engine, options: SearchOptions) -> bool:
+        """Whether the whole search runs in C; says once why it does not."""
+        reason = search_refusal(engine, options)
+        if len(self.members) > 1:
+            reason = "an ensemble combines its models in Python"
+        if reason is not None:
+            log_search_in_python(reason)
+        return reason is None
 
     def blank_attention(self, types: Sequence[str]) -> Attention:
         """The attention of a line without words."""

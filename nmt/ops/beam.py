@@ -4,7 +4,6 @@ Shapes: B sentences, K hypotheses of a sentence, V vocabulary, C candidates, R =
 are sums of log probabilities in float64; -inf marks a candidate that does not exist.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -55,29 +54,25 @@ def normalize_reference(logits: Tensor) -> Tensor:
     return torch.where(total == -torch.inf, torch.inf, total).view(logits.shape[:2])
 
 
-def without_maximum(sum_rows: Callable[[Tensor], tuple[Tensor, int]]) -> Callable[[Tensor], Tensor]:
+def normalize_blocks(logits: Tensor) -> Tensor:
     """The normalizer by sums that do not subtract the largest number of a row first.
 
-    `sum_rows` returns the logarithms [R] for rows [R, V], and how many cannot be trusted: these
-    rows are computed again.
+    Rows whose sums cannot be trusted are computed again.
     """
-
-    def normalize(logits: Tensor) -> Tensor:
-        rows = logits.flatten(0, 1)
-        normalizer, beyond = sum_rows(rows)
-        if beyond > 0:
-            # Row by row, so that no row has other bits because of those around it.
-            for row in (~(normalizer.abs() < LARGEST_LOG)).nonzero()[:, 0].tolist():
-                rows[row].masked_fill_(~rows[row].isfinite(), -torch.inf)
-                total = torch.logsumexp(rows[row], dim=0)
-                normalizer[row] = torch.where(total == -torch.inf, torch.inf, total)
-        return normalizer.view(logits.shape[:2])
-
-    return normalize
+    rows = logits.flatten(0, 1)
+    normalizer = sum_rows(rows)
+    untrusted = ~(normalizer.abs() < LARGEST_LOG)
+    if untrusted.any():
+        # Row by row, so that no row has other bits because of those around it.
+        for row in untrusted.nonzero()[:, 0].tolist():
+            rows[row].masked_fill_(~rows[row].isfinite(), -torch.inf)
+            total = torch.logsumexp(rows[row], dim=0)
+            normalizer[row] = torch.where(total == -torch.inf, torch.inf, total)
+    return normalizer.view(logits.shape[:2])
 
 
-def sum_rows_torch(rows: Tensor) -> tuple[Tensor, int]:
-    """The logarithms [R] for rows [R, V] by torch, and how many cannot be trusted.
+def sum_rows(rows: Tensor) -> Tensor:
+    """The logarithms [R] of the sums of the exponentials of rows [R, V].
 
     Blocks have one size, so that the bits of a row do not depend on its block.
     """
@@ -87,8 +82,7 @@ def sum_rows_torch(rows: Tensor) -> tuple[Tensor, int]:
     for part in torch.split(rows, size):
         torch.exp(part, out=block[: len(part)])
         sums.append(block.sum(dim=-1)[: len(part)])
-    normalizer = (sums[0] if len(sums) == 1 else torch.cat(sums)).log()
-    return normalizer, int((~(normalizer.abs() < LARGEST_LOG)).sum())
+    return (sums[0] if len(sums) == 1 else torch.cat(sums)).log()
 
 
 def refuses_native(logits: Tensor) -> str | None:
@@ -105,13 +99,13 @@ normalize = Operation(
         Implementation(
             "native",
             "C kernels",
-            without_maximum(lambda rows: search.normalize(kernels(), rows)),
+            lambda logits: search.normalize(kernels(), logits),
             accepts=refuses_native,
         ),
         Implementation(
             "torch",
             "blocks of exponentials",
-            without_maximum(sum_rows_torch),
+            normalize_blocks,
             prefers=lambda logits: (
                 "the host would wait for a GPU to count them" if logits.is_cuda else None
             ),

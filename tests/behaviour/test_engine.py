@@ -24,7 +24,7 @@ from nmt.decoding.decoder import make_decoder
 from nmt.decoding.engine import Engine, Layout
 from nmt.decoding.engine_step import EngineStep
 from nmt.decoding.pack_transformer import linear, pack_transformer
-from nmt.decoding.packed_model import PackedModel, sinusoids
+from nmt.decoding.packed_model import PackedModel, quantize, sinusoids
 from nmt.decoding.packing import Int8Linear
 from nmt.ops.backend import force_backend
 from nmt.ops.native import library
@@ -78,6 +78,15 @@ def test_threads_change_no_bit(build: str, int8: bool) -> None:
         torch.set_num_threads(threads)
     for one in found[1:]:
         assert all(torch.equal(x, y) for x, y in zip(one, found[0], strict=True))
+
+
+def test_weights_are_quantized_as_for_scoring() -> None:
+    """The same 8-bit numbers and scales as the layers by which torch scores."""
+    layer = nn.Linear(300, 200)
+    expected = Int8Linear(layer.weight, layer.bias)
+    quantized, scales = quantize(layer.weight.detach().numpy())
+    assert np.array_equal(quantized, expected.weight.t().numpy())
+    assert np.array_equal(scales, expected.scales.numpy())
 
 
 def test_positions_beyond_the_table_are_those_of_the_model() -> None:

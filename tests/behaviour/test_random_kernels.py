@@ -8,6 +8,7 @@ import math
 import os
 import random
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 import torch
@@ -17,16 +18,18 @@ from support.kernels import NAMES, every_build, load
 from support.random_cases import SIZES, EngineCase, engine_case, random_tensor
 from torch import Tensor
 
-from nmt.config.search_options import SearchOptions
+from nmt.config.search_options import EarlyStop, Normalization, SearchOptions
 from nmt.decoding.decoder import Decoder
 from nmt.decoding.engine import Engine
+from nmt.decoding.engine_search import search_by_engine
 from nmt.decoding.engine_step import EngineStep
 from nmt.decoding.ensemble import Member, TorchStep
 from nmt.decoding.pack_transformer import pack_transformer
 from nmt.decoding.search import Symbols, search
 from nmt.model.attention import AttentionCore
 from nmt.ops.attention import attention_blockwise, attention_native, refuses_native
-from nmt.ops.beam import choose_beam_torch
+from nmt.ops.beam import choose_beam_torch, normalize_reference
+from nmt.ops.native import library
 from nmt.ops.native import search as native
 from nmt.ops.native.tensors import address
 
@@ -120,6 +123,52 @@ def check_search(number: int) -> None:
             assert by_engine[0].score == pytest.approx(by_torch[0].score, abs=1e-2, rel=1e-2)
 
 
+def random_options(chance: random.Random, beam: int) -> SearchOptions:
+    """Any options of search but sampling."""
+    return SearchOptions(
+        beam=beam,
+        nbest=chance.randint(1, beam),
+        early_stop=chance.choice(get_args(EarlyStop)),
+        normalization=chance.choice(get_args(Normalization)),
+        length_penalty=chance.choice((0.6, 0.6, 0.0, 1.0, -0.7, 2.5)),
+        min_length=chance.choice((0, 0, 1, 4, 25)),
+    )
+
+
+@torch.inference_mode()
+def check_whole_search(number: int) -> None:
+    """The search in C finds what the search in Python finds over the same engine, to the bit."""
+    chance = random.Random(number)
+    case = engine_case(chance)
+    limits = [chance.choice((0, 1, 5, 20, 40)) for _ in case.sources]
+    prefixes = [
+        [chance.randrange(case.vocabulary) for _ in range(min(limit, chance.choice((0, 0, 1, 3))))]
+        for limit in limits
+    ]
+    options = random_options(chance, case.beam)
+    symbols = Symbols(START, END, never=chance.choice(((), (0, START), (3,))))
+    engine = Engine(
+        library.kernels(), pack_transformer(case.model, int8=chance.choice((False, True)))
+    )
+    step = EngineStep(engine, case.sources, beam=case.beam, max_length=max(limits))
+    expected = search(step, options, symbols, max_lengths=limits, prefixes=prefixes)
+    for threads in (1, 2):
+        found = search_by_engine(
+            *(engine, case.sources, options, symbols),
+            max_lengths=limits,
+            prefixes=prefixes,
+            threads=threads,
+        )
+        assert found == expected, options
+    alone = search_by_engine(
+        *(engine, case.sources[-1:], options, symbols),
+        max_lengths=limits[-1:],
+        prefixes=prefixes[-1:],
+        threads=1,
+    )
+    assert alone == expected[-1:]
+
+
 def check_choice(number: int) -> None:
     """The best of a beam, and the normalizers, for any numbers."""
     chance = random.Random(number)
@@ -131,11 +180,12 @@ def check_choice(number: int) -> None:
     normalizer = random_tensor(chance, batch, width, odd=odd)
     for build in NAMES:
         kernels = load(build)
-        made, beyond = native.normalize(kernels, logits.flatten(0, 1))
-        assert 0 <= beyond <= batch * width
-        trusted = made.abs() < 69.0
-        assert int((~trusted).sum()) == beyond
-        torch.testing.assert_close(made[trusted], logits.flatten(0, 1).logsumexp(-1)[trusted])
+        cleaned = logits.clone()
+        made = native.normalize(kernels, cleaned)
+        torch.testing.assert_close(made, normalize_reference(logits.clone()))
+        finite = logits.isfinite()
+        assert torch.equal(cleaned[finite], logits[finite])
+        assert (cleaned[~finite] == -math.inf).all()
         found = native.choose_beam(kernels, logits, normalizer, scores, beam, END)
         expected = choose_beam_torch(logits, normalizer, scores, beam=beam, end=END)
         for (parents, tokens, totals), other in zip(found, expected, strict=True):
@@ -203,6 +253,7 @@ def check_attention(number: int) -> None:
 CHECKS: dict[str, tuple[Callable[[int], None], int]] = {  # and cases in the quick suite
     "engine": (check_engine, 12),
     "search": (check_search, 16),
+    "whole search": (check_whole_search, 60),
     "choice": (check_choice, 60),
     "row": (check_row, 200),
     "attention": (check_attention, 80),

@@ -2,101 +2,19 @@
 //
 // Sentences lie one behind the other without padding, and a hypothesis attends to just its own past,
 // so no number depends on what else is in the batch. Rows are the tokens that are computed together:
-// R of them, D wide. The structures have the same fields, in the same order, as in interface.py.
+// R of them, D wide.
 
 #include <omp.h>
 #include <stdbool.h>
 #include <string.h>
 
 #include "border.h"
-#include "linear.h"
+#include "engine.h"
 #include "products.h"
 #include "score_maps.h"
 
 #define FEW_NUMBERS 8192  // in rows for which other threads are not worth waking
-#define CHUNK 16          // positions whose keys and values are kept together
 #define HEAD_NORM_EPSILON 1e-8f  // as in nmt/ops/head_norm.py
-
-typedef struct {
-    const float *gain, *bias;  // [D]; no gain: nothing to do
-} LayerNorm;
-
-enum HeadNormKind { NO_NORM, RMS_NORM, LAYER_NORM };
-
-typedef struct {
-    int64_t map;              // enum ScoreMap
-    const float *parameters;  // [H]
-    int64_t norm;             // enum HeadNormKind
-    const float *gain, *gate;  // [D]; no gate: NULL
-} Kind;
-
-typedef struct {
-    PackedLinear input;      // of self-attention: query, key and value; of cross-attention: query
-    PackedLinear key_value;  // of cross-attention
-    PackedLinear output;
-    Kind kind;
-    LayerNorm norm;
-} AttentionLayer;
-
-typedef struct {
-    PackedLinear input, output;
-    LayerNorm norm;
-} FeedForwardLayer;
-
-typedef struct {
-    AttentionLayer self, cross;
-    FeedForwardLayer feed_forward;
-} StackLayer;
-
-enum HiddenActivation { HIDDEN_RELU, HIDDEN_GELU, HIDDEN_SWISH };
-
-typedef struct {
-    int64_t dim, heads, hidden_dim, num_layers;
-    int64_t pre_norm;    // LayerNorm before a sublayer instead of after its sum
-    int64_t activation;  // enum HiddenActivation
-    float epsilon;       // of LayerNorm
-    const StackLayer *layers;
-    LayerNorm final;
-} Stack;
-
-// What turns the tokens of one side into vectors.
-typedef struct {
-    int64_t vocabulary, num_positions;
-    float scale;             // of embeddings
-    const float *embedding;  // [vocabulary][D]
-    const float *positions;  // [num_positions][D]
-} TokenInput;
-
-// The keys and values that cross-attention of a layer reads.
-typedef struct {
-    float *keys;        // of each sentence [H][panels][D / H][PANEL]: PANEL keys side by side
-    float *key_values;  // [R][2][D], of all source tokens
-} Memory;
-
-typedef struct {
-    int64_t sentences;     // that were encoded
-    int64_t batch, width;  // those left, and hypotheses of each
-    int64_t position;      // of the tokens that are read now
-    int64_t most_width, most_positions;  // there is memory for; positions come CHUNK at a time
-    const int64_t *rows;     // [batch]: where a sentence is in what follows
-    const int64_t *starts;   // of each sentence, and the end of the last: its source tokens
-    const Memory *memories;  // of each layer
-    float *const *pasts;     // [chunks][layers], each [sentences][CHUNK][most_width][2][D]
-    int32_t *descent;        // [batch][width][most_positions]: of which hypothesis each is the child
-} DecodingBatch;
-
-// Memory to work in, for R rows of B sentences. Each thread has its own for attention.
-typedef struct {
-    int64_t rows, threads;
-    int64_t attention_size;  // of one thread: attention_scratch
-    float *attention;        // [threads, attention_size]
-    float *projected;  // [R, 3 D]
-    float *attended;   // [R, D]
-    float *buffer;     // [R, D]
-    float *hidden;     // [R, width of the feed-forward layers]
-    float *packed;     // [R + B PANEL, D], for encoding
-    float *scratch;    // of linear layers: [R, linear_scratch], for 8 bits
-} WorkingMemory;
 
 EXPORT_SIZE(LayerNorm)
 EXPORT_SIZE(Kind)
@@ -267,7 +185,6 @@ typedef struct {
     float **past;
 } Scratch;
 
-// Numbers that a thread needs for attention to at most `keys` keys; -1: beyond all memory.
 int64_t attention_scratch(int64_t keys) {
     if (!is_size(keys)) return -1;
     const int64_t pointers = 2 * keys, scores = MOST_ROWS * (int64_t)round_up((size_t)keys);
@@ -558,14 +475,16 @@ static int64_t check_batch(const Stack *stack, const DecodingBatch *batch, const
     return 0;
 }
 
-// One position: the decoder's output x [R, D] after the tokens [R] of all hypotheses.
-int64_t decode(const Stack *stack, const TokenInput *input, const DecodingBatch *batch,
-               const int64_t *tokens, float *x, const WorkingMemory *work) {
-    const int64_t dim = stack->dim, rows = batch->batch * batch->width, threads = work->threads;
-    int64_t refused = check_batch(stack, batch, work);
-    if (!refused) refused = check_input(input, tokens, rows, batch->position + 1);
+int64_t check_decoding(const Stack *stack, const TokenInput *input, const DecodingBatch *batch,
+                       const int64_t *tokens, const WorkingMemory *work) {
+    const int64_t refused = check_batch(stack, batch, work);
     if (refused) return refused;
-    REQUIRE(is_there(x, rows));
+    return check_input(input, tokens, batch->batch * batch->width, batch->position + 1);
+}
+
+void decode_position(const Stack *stack, const TokenInput *input, const DecodingBatch *batch,
+                     const int64_t *tokens, float *x, const WorkingMemory *work) {
+    const int64_t dim = stack->dim, rows = batch->batch * batch->width, threads = work->threads;
     for (int64_t row = 0; row < rows; row++)
         embed(input, tokens[row], batch->position, dim, x + row * dim);
     for (int64_t index = 0; index < stack->num_layers; index++) {
@@ -587,5 +506,14 @@ int64_t decode(const Stack *stack, const TokenInput *input, const DecodingBatch 
         feed_forward(stack, &layer->feed_forward, x, rows, work, threads);
     }
     finish_stack(stack, x, rows, threads);
+}
+
+// The same for Python, after a check.
+int64_t decode(const Stack *stack, const TokenInput *input, const DecodingBatch *batch,
+               const int64_t *tokens, float *x, const WorkingMemory *work) {
+    const int64_t refused = check_decoding(stack, input, batch, tokens, work);
+    if (refused) return refused;
+    REQUIRE(is_there(x, batch->batch * batch->width));
+    decode_position(stack, input, batch, tokens, x, work);
     return 0;
 }

@@ -8,7 +8,7 @@ of kind `checked` returns 0 or the line of a requirement that its arguments do n
 import ctypes
 import enum
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, c_bool, c_float, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_bool, c_double, c_float, c_int32, c_int64, c_void_p
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,50 @@ class WorkingMemory(Structure):
     )
 
 
+class SearchRules(Structure):
+    """What a search has to obey, beam_search.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("beam", "nbest", "min_length", "early_stop")),
+        *((name, c_int64) for name in ("negative_penalty", "end", "num_never", "num_divisors")),
+        *((name, c_void_p) for name in ("never", "divisors", "limits")),
+        *((name, c_void_p) for name in ("prefix_starts", "prefixes")),
+    )
+
+
+class Ending(Structure):
+    """A finished hypothesis, beam_search.c."""
+
+    _fields_ = (
+        *((name, c_double) for name in ("score", "log_probability")),
+        *((name, c_int64) for name in ("length", "parent")),
+    )
+
+
+class Link(Structure):
+    """What one hypothesis continued, and how, beam_search.c."""
+
+    _fields_ = (("parent", c_int32), ("token", c_int32))
+
+
+class Logit(Structure):
+    """A continuation of a hypothesis, search.h."""
+
+    _fields_ = (("value", c_float), ("token", c_int64))
+
+
+class SearchState(Structure):
+    """The hypotheses of a search, and memory for a step, beam_search.c."""
+
+    _fields_ = tuple(
+        (name, c_void_p)
+        for name in (
+            *("tokens", "scores", "live_scores", "over", "places", "num_finished", "endings"),
+            *("links", "hidden", "logits", "normalizer", "found", "descent"),
+        )
+    )
+
+
 # ------------------------------------------------------------------------ training and search
 
 
@@ -256,7 +300,14 @@ CHECKED: dict[str, tuple[Any, ...]] = {
         *(POINTER(Stack), POINTER(TokenInput), POINTER(DecodingBatch), c_void_p, c_void_p),
         POINTER(WorkingMemory),
     ),
-    "normalize": (c_void_p, c_int64, c_int64, c_void_p, POINTER(c_int64), c_int64),
+    "search_steps": (
+        *(POINTER(Stack), POINTER(TokenInput), POINTER(PackedLinear), POINTER(DecodingBatch)),
+        *(POINTER(SearchRules), POINTER(SearchState), POINTER(WorkingMemory), c_int64),
+    ),
+    "read_hypotheses": (
+        *(POINTER(DecodingBatch), POINTER(SearchRules), POINTER(SearchState), c_int64, c_void_p),
+    ),
+    "normalize": (c_void_p, c_int64, c_int64, c_void_p, c_int64),
     "choose_beam": (
         *(c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int64),
         *(POINTER(CandidateArrays), POINTER(CandidateArrays), c_int64),

@@ -1,53 +1,57 @@
 // The operations of a search step on logits: the normalizer, and the best continuations of a beam.
 
-#include "border.h"
-#include "vectors.h"
+#include "search.h"
 
-#define MOST_BEAM 1024  // for more torch is as fast, and a thread's stack would not do
-#define FEW_LOGITS 65536  // for which other threads are not worth waking
+#include "border.h"
+
 #define LARGEST_LOG 69.0f  // as in nmt/ops/beam.py
 
-// normalizer [rows]: the logarithms of the sums of the exponentials of logits [rows, vocabulary].
-// Counts in `untrusted` how many of them are beyond what such a sum can be trusted with.
-int64_t normalize(const float *logits, int64_t rows, int64_t vocabulary, float *normalizer,
-                  int64_t *untrusted, int64_t threads) {
-    REQUIRE(is_size(rows) && is_size(vocabulary) && are_threads(threads) && untrusted);
-    REQUIRE(is_there(logits, rows * vocabulary) && is_there(normalizer, rows));
-    int64_t beyond = 0;
-#pragma omp parallel for num_threads((int)threads) reduction(+ : beyond) \
-    if (rows * vocabulary > FEW_LOGITS)
-    for (int64_t row = 0; row < rows; row++) {
-        const float *from = logits + row * vocabulary;
-        Vector sums[2] = {all(0.0f), all(0.0f)};
-        int64_t place = 0;
-        for (; place + 2 * LANES <= vocabulary; place += 2 * LANES) {
-            sums[0] += exponential(load(from + place));
-            sums[1] += exponential(load(from + place + LANES));
-        }
-        for (; place < vocabulary; place += LANES)
-            sums[0] += exponential(load_part(from + place, (size_t)(vocabulary - place), -INFINITY));
-        normalizer[row] = logf(sum(sums[0] + sums[1]));
-        beyond += !(fabsf(normalizer[row]) < LARGEST_LOG);
+// The logarithm of a sum that does not subtract the largest number first, and is as exact wherever
+// it can be trusted.
+static float log_sum(const float *row, int64_t vocabulary) {
+    Vector sums[2] = {all(0.0f), all(0.0f)};
+    int64_t place = 0;
+    for (; place + 2 * LANES <= vocabulary; place += 2 * LANES) {
+        sums[0] += exponential(load(row + place));
+        sums[1] += exponential(load(row + place + LANES));
     }
-    *untrusted = beyond;
+    for (; place < vocabulary; place += LANES)
+        sums[0] += exponential(load_part(row + place, (size_t)(vocabulary - place), -INFINITY));
+    return logf(sum(sums[0] + sums[1]));
+}
+
+float log_normalizer(float *row, int64_t vocabulary) {
+    const float plain = log_sum(row, vocabulary);
+    if (fabsf(plain) < LARGEST_LOG) return plain;
+    float top = -INFINITY;
+    for (int64_t place = 0; place < vocabulary; place++) {
+        if (!isfinite(row[place])) row[place] = -INFINITY;
+        if (row[place] > top) top = row[place];
+    }
+    if (top == -INFINITY) return INFINITY;
+    Vector total = all(0.0f);
+    for (int64_t place = 0; place < vocabulary; place += LANES)
+        total += exponential(load_part(row + place, (size_t)(vocabulary - place), -INFINITY) - top);
+    return logf(sum(total)) + top;
+}
+
+// normalizer [rows] of logits [rows, vocabulary], in which numbers that are not finite may be
+// overwritten.
+int64_t normalize(float *logits, int64_t rows, int64_t vocabulary, float *normalizer,
+                  int64_t threads) {
+    REQUIRE(is_size(rows) && is_size(vocabulary) && are_threads(threads));
+    REQUIRE(is_there(logits, rows * vocabulary) && is_there(normalizer, rows));
+#pragma omp parallel for num_threads((int)threads) if (rows * vocabulary > FEW_LOGITS)
+    for (int64_t row = 0; row < rows; row++)
+        normalizer[row] = log_normalizer(logits + row * vocabulary, vocabulary);
     return 0;
 }
 
-typedef struct {
-    float value;
-    int64_t token;
-} Logit;
-
-// The `count` largest of a row, NaN never among them, best first and equal ones by token; what is
-// missing is -inf.
-static void find_largest(const float *row, int64_t vocabulary, int64_t count, Logit *best) {
+void find_largest(const float *row, int64_t vocabulary, int64_t count, Logit *best) {
     for (int64_t rank = 0; rank < count; rank++) best[rank] = (Logit){-INFINITY, 0};
     for (int64_t place = 0; place < vocabulary; place += LANES) {
         Vector x = load_part(row + place, (size_t)(vocabulary - place), -INFINITY);
-        Ints above = x > best[count - 1].value;
-        int found = 0;
-        for (int lane = 0; lane < LANES; lane++) found |= above[lane];
-        if (!found) continue;
+        if (!any(x > best[count - 1].value)) continue;
         for (int lane = 0; lane < LANES; lane++) {
             if (!(x[lane] > best[count - 1].value)) continue;
             int64_t rank = count - 1;
@@ -57,14 +61,27 @@ static void find_largest(const float *row, int64_t vocabulary, int64_t count, Lo
     }
 }
 
-typedef struct {
-    double score;
-    int64_t parent, token;
-} Candidate;
-
 static int comes_before(Candidate a, Candidate b) {
     if (a.score != b.score) return a.score > b.score;
     return a.parent != b.parent ? a.parent < b.parent : a.token < b.token;
+}
+
+void start_ranking(Candidate *best, int64_t most, int64_t width) {
+    for (int64_t rank = 0; rank < most; rank++)
+        best[rank] = (Candidate){-INFINITY, width, INT64_MAX};
+}
+
+void rank_continuations(const Logit *found, int64_t count, float normalizer, double score,
+                        int64_t hypothesis, int64_t most, Candidate *best) {
+    for (int64_t index = 0; index < count; index++) {
+        const double total = score + (double)(found[index].value - normalizer);
+        const Candidate candidate = {total, hypothesis, found[index].token};
+        if (!comes_before(candidate, best[most - 1])) continue;
+        int64_t rank = most - 1;
+        for (; rank > 0 && comes_before(candidate, best[rank - 1]); rank--)
+            best[rank] = best[rank - 1];
+        best[rank] = candidate;
+    }
 }
 
 // The candidates of a search, [batch, beam] each.
@@ -97,21 +114,13 @@ int64_t choose_beam(const float *logits, const float *normalizer, const double *
     const int64_t count = beam + 1 < vocabulary ? beam + 1 : vocabulary, most = 2 * beam;
 #pragma omp parallel for num_threads((int)threads) if (batch * width * vocabulary > FEW_LOGITS)
     for (int64_t sentence = 0; sentence < batch; sentence++) {
-        Candidate best[2 * MOST_BEAM + 1];
-        for (int64_t rank = 0; rank < most; rank++)
-            best[rank] = (Candidate){-INFINITY, width, vocabulary};
+        Candidate best[2 * MOST_BEAM];
+        Logit found[MOST_BEAM + 1];
+        start_ranking(best, most, width);
         for (int64_t hypothesis = 0; hypothesis < width; hypothesis++) {
             const int64_t row = sentence * width + hypothesis;
-            Logit found[MOST_BEAM + 1];
             find_largest(logits + row * vocabulary, vocabulary, count, found);
-            for (int64_t index = 0; index < count; index++) {
-                double score = scores[row] + (double)(found[index].value - normalizer[row]);
-                Candidate candidate = {score, hypothesis, found[index].token};
-                int64_t rank = most;
-                for (; rank > 0 && comes_before(candidate, best[rank - 1]); rank--)
-                    best[rank] = best[rank - 1];
-                best[rank] = candidate;
-            }
+            rank_continuations(found, count, normalizer[row], scores[row], hypothesis, most, best);
         }
         int64_t alive = 0;
         for (int64_t rank = 0; rank < most; rank++) {

@@ -9,17 +9,20 @@ from nmt.ops.native import interface
 from nmt.ops.native.tensors import address
 
 
-def normalize(kernels: ctypes.CDLL, rows: Tensor) -> tuple[Tensor, int]:
-    """The log of the sum of exponentials [R] of rows [R, V], and how many cannot be trusted."""
-    normalizer, beyond = rows.new_empty(len(rows)), ctypes.c_int64()
+def normalize(kernels: ctypes.CDLL, logits: Tensor) -> Tensor:
+    """The log of the sum of exponentials [B, K] of logits [B, K, V].
+
+    Numbers that are not finite may be overwritten by -inf.
+    """
+    normalizer = logits.new_empty(logits.shape[:2])
     kernels.normalize(
-        address(rows),
-        *rows.shape,
+        address(logits),
+        logits.shape[0] * logits.shape[1],
+        logits.shape[2],
         address(normalizer),
-        ctypes.byref(beyond),
         torch.get_num_threads(),
     )
-    return normalizer, beyond.value
+    return normalizer
 
 
 def choose_beam(

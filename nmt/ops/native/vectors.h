@@ -44,6 +44,11 @@ INLINE Vector all(float x) { return x - (Vector){0}; }
 INLINE Vector choose(Ints where, Vector yes, Vector no) {
     return (Vector)((where & (Ints)yes) | (~where & (Ints)no));
 }
+#if LANES == 16
+INLINE int any(Ints where) { return _mm512_test_epi32_mask((__m512i)where, (__m512i)where) != 0; }
+#else
+INLINE int any(Ints where) { return !_mm256_testz_si256((__m256i)where, (__m256i)where); }
+#endif
 // NaN in x is passed on: of two numbers that cannot be compared these take the second.
 #ifdef WITH_AVX512
 INLINE Vector at_least(Vector x, float least) {
