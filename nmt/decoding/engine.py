@@ -9,9 +9,12 @@ Shapes: B sentences, K hypotheses per sentence, R rows, D width, V vocabulary, L
 """
 
 import ctypes
-from collections.abc import Sequence
+import math
+from array import array
+from collections.abc import Iterable, Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -29,11 +32,17 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 
+def integers(numbers: Iterable[int]) -> "array[int]":
+    """Numbers of 64 bits, for the kernels; made and addressed faster than an array of numpy's."""
+    return array("q", numbers)
+
+
 def empty(shape: Sequence[int], dtype: type = np.float32) -> Array:
     """New memory that begins with a line of the cache."""
-    array = np.empty(int(np.prod(shape)) * np.dtype(dtype).itemsize + ALIGNMENT, dtype=np.uint8)
-    first = -array.ctypes.data % ALIGNMENT
-    return array[first : len(array) - ALIGNMENT + first].view(dtype).reshape(shape)
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    block = np.empty(size + ALIGNMENT, dtype=np.uint8)
+    first = -block.ctypes.data % ALIGNMENT
+    return block[first : first + size].view(dtype).reshape(shape)
 
 
 class Memory:
@@ -46,8 +55,10 @@ class Memory:
             places[name] = end
             end += -(-size // ALIGNMENT) * ALIGNMENT
         self.places = places
-        self.block = empty((end,), np.uint8)
-        first = address(self.block, dtype=np.uint8)
+        block = np.empty(end + ALIGNMENT, dtype=np.uint8)
+        start = block.ctypes.data
+        first = start + -start % ALIGNMENT
+        self.block = block[first - start :]
         self.addresses = {name: first + place for name, place in places.items()}
 
     def view(self, name: str, dtype: npt.DTypeLike) -> Array:
@@ -68,7 +79,7 @@ class Layout:
         self.arrays = model.arrays
         self.kept: list[object] = []
 
-    def array(self, name: str) -> Array:
+    def named(self, name: str) -> Array:
         """An array that the model must have."""
         if name not in self.arrays:
             raise ValueError(f"expected a packed model with an array {name}, got none")
@@ -81,7 +92,7 @@ class Layout:
 
     def numbers(self, name: str, size: int) -> int:
         """The address of the numbers [size] of this name."""
-        return self.keep(np.ascontiguousarray(self.array(name)), (size,))
+        return self.keep(np.ascontiguousarray(self.named(name)), (size,))
 
     def optional(self, name: str, size: int) -> int | None:
         """The address of the numbers [size] of this name, None where the model has none."""
@@ -91,7 +102,7 @@ class Layout:
         self, name: str, *, inputs: int, outputs: int, weight: Array | None = None
     ) -> interface.PackedLinear:
         """A linear layer in panels; `weight` [outputs, inputs] replaces the one of that name."""
-        weight = self.array(f"{name}.weight") if weight is None else weight
+        weight = self.named(f"{name}.weight") if weight is None else weight
         if weight.shape != (outputs, inputs):
             raise ValueError(f"{name}.weight: expected {(outputs, inputs)}, got {weight.shape}")
         panels = -(-outputs // self.panel)
@@ -229,7 +240,7 @@ class Engine:
         self.layout = layout = Layout(kernels, model)
         self.encoder = layout.stack("encoder", settings.encoder_layers)
         self.decoder = layout.stack("decoder", settings.decoder_layers)
-        target, positions = layout.array("target_embedding"), layout.array("positions")
+        target, positions = layout.named("target_embedding"), layout.named("positions")
         source = model.arrays.get("source_embedding", target)
         self.source_input = Input(source, positions, settings)
         self.target_input = Input(target, positions, settings)
@@ -265,37 +276,6 @@ class Engine:
         fields = interface.WorkingMemory(rows, threads, attention, **memory.addresses)
         return Workspace(fields, keys, memory)
 
-    def encode(
-        self, sentences: Sequence[Sequence[int]], starts: Integers, *, threads: int
-    ) -> Floats:
-        """The encoder output [R, D] of sentences, whose tokens are concatenated without padding."""
-        tokens = np.array([token for sentence in sentences for token in sentence], dtype=np.int64)
-        longest = max(map(len, sentences), default=0)
-        x = empty((len(tokens), self.settings.dim))
-        work = self.workspace(len(x), keys=longest, threads=threads, sentences=len(sentences))
-        self.kernels.encode(
-            ctypes.byref(self.encoder),
-            ctypes.byref(self.source_input.at_least(longest)),
-            address(starts, (len(sentences) + 1,), np.int64),
-            len(sentences),
-            address(tokens, dtype=np.int64),
-            address(x),
-            ctypes.byref(work.fields),
-        )
-        return x
-
-    def logits(self, hidden: Floats, work: "Workspace", out: Floats) -> None:
-        """Write [R, V] to out for hidden [R, D]."""
-        self.kernels.apply_linear(
-            ctypes.byref(self.output),
-            address(hidden, (len(out), self.settings.dim)),
-            len(out),
-            address(out),
-            0,
-            work.fields.scratch,
-            work.fields.threads,
-        )
-
 
 @dataclass(frozen=True)
 class Workspace:
@@ -320,46 +300,61 @@ class EngineBatch:
     ) -> None:
         self.engine = engine
         self.threads = threads  # may be changed between steps
-        self.starts = np.cumsum([0, *map(len, sources)], dtype=np.int64)
+        self.starts = integers(accumulate(map(len, sources), initial=0))
         self.longest = max(map(len, sources), default=0)
         self.num_sentences = len(sources)
-        self.rows = np.arange(len(sources))
-        encoded = engine.encode(sources, self.starts, threads=threads)
-        self.memories = self.remember(encoded)
         self.positions = max_length + 1  # the start token is read, too
-        self.past: list[Floats] = []  # [L, sentences, chunk, beam, 2, D] of each chunk so far
+        self.rows = np.arange(len(sources))
         self.descent = np.empty((len(sources), 1, 0), dtype=np.int32)
+        self.past: list[Floats] = []  # [L, sentences, chunk, beam, 2, D] of each chunk so far
         # The same memory in every step: new memory would cost as much as a layer.
-        self.work: Workspace | None = None
-        self.hidden = empty((0, engine.settings.dim))
-        self.logits = empty((0, engine.vocabulary_size))
-        self.state = interface.DecodingBatch(
+        self.work = engine.workspace(
+            max(self.starts[-1], len(sources) * beam),
+            keys=max(self.longest, 2 * engine.chunk),
+            threads=threads,
             sentences=len(sources),
-            most_width=beam,
-            starts=address(self.starts, dtype=np.int64),
-            memories=ctypes.cast(self.memories, c_void_p),
         )
+        self.outputs = Memory()
+        self.state = interface.DecodingBatch(
+            sentences=len(sources), most_width=beam, starts=self.starts.buffer_info()[0]
+        )
+        self.encode(sources)
 
-    def remember(self, encoded: Floats) -> ctypes.Array[interface.Memory]:
-        """The keys and values of the cross-attention of all layers, from the encoder output."""
-        engine, settings = self.engine, self.engine.settings
-        rows, layers, dim = len(encoded), settings.decoder_layers, settings.dim
-        keys = empty((layers, rows + self.num_sentences * engine.layout.panel, dim))
-        key_values = empty((layers, rows, 2, dim))
-        self.kept = (keys, key_values)
-        work = engine.workspace(rows, keys=self.longest, threads=self.threads)
-        memories = (interface.Memory * layers)(
-            *(interface.Memory(address(keys[n]), address(key_values[n])) for n in range(layers))
+    def encode(self, sources: Sequence[Sequence[int]]) -> None:
+        """Encode the sources, and project them to the keys and values of the cross-attention."""
+        engine, settings, rows = self.engine, self.engine.settings, self.starts[-1]
+        layers, line = settings.decoder_layers, 4 * settings.dim
+        key_size = (rows + self.num_sentences * engine.layout.panel) * line
+        memory = self.encoded = Memory(
+            x=rows * line, keys=layers * key_size, key_values=layers * 2 * rows * line
+        )
+        keys, key_values = memory.addresses["keys"], memory.addresses["key_values"]
+        self.memories = (interface.Memory * layers)(
+            *(
+                interface.Memory(keys + n * key_size, key_values + n * 2 * rows * line)
+                for n in range(layers)
+            )
+        )
+        self.state.memories = ctypes.addressof(self.memories)
+        tokens = integers(chain.from_iterable(sources))
+        starts, x = self.state.starts, memory.addresses["x"]
+        engine.kernels.encode(
+            ctypes.byref(engine.encoder),
+            ctypes.byref(engine.source_input.at_least(self.longest)),
+            starts,
+            self.num_sentences,
+            tokens.buffer_info()[0],
+            x,
+            ctypes.byref(self.work.fields),
         )
         engine.kernels.remember(
             ctypes.byref(engine.decoder),
-            address(self.starts, dtype=np.int64),
+            starts,
             self.num_sentences,
-            address(encoded, (rows, dim)),
-            memories,
-            ctypes.byref(work.fields),
+            x,
+            self.memories,
+            ctypes.byref(self.work.fields),
         )
-        return memories
 
     def step(self, tokens: Integers) -> Floats:
         """Logits [B, K, V] after tokens [B, K], valid until the next step."""
@@ -373,19 +368,29 @@ class EngineBatch:
         state.batch, state.width = batch, width
         state.rows = address(self.rows, (batch,), np.int64)
         state.descent = address(self.descent, (batch, width, state.most_positions), np.int32)
-        work = self.workspace(batch * width)
-        hidden, logits = self.hidden[: batch * width], self.logits[: batch * width]
+        self.make_room(batch * width)
+        hidden, work = self.outputs.addresses["hidden"], ctypes.byref(self.work.fields)
         engine.kernels.decode(
             ctypes.byref(engine.decoder),
             ctypes.byref(engine.target_input.at_least(state.position + 1)),
             ctypes.byref(state),
             address(tokens, dtype=np.int64),
-            address(hidden),
-            ctypes.byref(work.fields),
+            hidden,
+            work,
         )
         state.position += 1
-        engine.logits(hidden, work, logits)
-        return logits.reshape(batch, width, engine.vocabulary_size)
+        engine.kernels.apply_linear(
+            ctypes.byref(engine.output),
+            hidden,
+            batch * width,
+            self.outputs.addresses["logits"],
+            0,
+            self.work.fields.scratch,
+            self.work.fields.threads,
+        )
+        logits = self.outputs.view("logits", np.float32)
+        size = engine.vocabulary_size
+        return logits[: batch * width * size].reshape(batch, width, size)
 
     def check(self, batch: int, width: int) -> None:
         """Raise for tokens that there is no memory for."""
@@ -396,34 +401,32 @@ class EngineBatch:
         if batch != len(self.rows):
             raise ValueError(f"expected tokens of {len(self.rows)} sentences, got {batch}")
 
-    def workspace(self, rows: int) -> Workspace:
-        """Scratch memory for a step of `rows` rows; reuses that of the last step if it suffices."""
-        work, keys = self.work, max(self.longest, self.state.most_positions)
-        if (
-            work is None
-            or rows > work.fields.rows
-            or keys > work.keys
-            or self.threads != work.fields.threads
-        ):
+    def make_room(self, rows: int) -> None:
+        """Allocate memory for steps of `rows` rows, unless there is enough."""
+        engine, work = self.engine, self.work
+        keys = max(self.longest, self.state.most_positions)
+        if keys > work.keys or self.threads != work.fields.threads:
             # Twice the keys, so that long outputs do not need new memory for each chunk.
-            self.work = work = self.engine.workspace(
-                rows, keys=max(self.longest, 2 * keys), threads=self.threads
-            )
-            if rows > len(self.logits):
-                self.hidden = empty((rows, self.engine.settings.dim))
-                self.logits = empty((rows, self.engine.vocabulary_size))
-        return work
+            self.work = engine.workspace(work.fields.rows, keys=2 * keys, threads=self.threads)
+        size = 4 * rows * engine.vocabulary_size
+        if size > self.outputs.sizes.get("logits", -1):
+            self.outputs = Memory(hidden=4 * rows * engine.settings.dim, logits=size)
 
     def open_chunk(self) -> None:
         """Allocate memory for the next positions, but not beyond the longest output."""
         engine, settings = self.engine, self.engine.settings
         shape = (self.num_sentences, engine.chunk, self.state.most_width, 2, settings.dim)
         self.past.append(empty((settings.decoder_layers, *shape)))
-        addresses = [layer.ctypes.data for chunk in self.past for layer in chunk]
+        size = self.past[-1].nbytes // settings.decoder_layers
+        starts = (address(chunk) for chunk in self.past)
+        addresses = [start + n * size for start in starts for n in range(settings.decoder_layers)]
         self.pasts = (c_void_p * len(addresses))(*addresses)
-        self.state.pasts = ctypes.cast(self.pasts, c_void_p)
-        self.descent = np.pad(self.descent, ((0, 0), (0, 0), (0, engine.chunk)))
-        self.state.most_positions = self.descent.shape[2]
+        self.state.pasts = ctypes.addressof(self.pasts)
+        batch, width, positions = self.descent.shape
+        longer = np.zeros((batch, width, positions + engine.chunk), dtype=np.int32)
+        longer[:, :, :positions] = self.descent
+        self.descent = longer
+        self.state.most_positions = positions + engine.chunk
 
     def reorder(self, parents: npt.NDArray[Any]) -> None:
         """Continue the old hypotheses parents [B, K]."""

@@ -8,22 +8,26 @@ Shapes: B sentences, K hypotheses per sentence (the beam), N wanted results, V v
 
 import contextlib
 import ctypes
+import math
+from array import array
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
 from functools import lru_cache
+from itertools import accumulate, chain
 from typing import get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from nmt.config.search_options import DecodeConfig, EarlyStop, Normalization, SearchOptions
-from nmt.decoding.engine import Engine, EngineBatch, Memory
+from nmt.decoding.engine import Engine, EngineBatch, Memory, integers
 from nmt.decoding.search_record import Hypothesis, Symbols
 from nmt.ops.native import interface
 from nmt.ops.native.interface import address
 
 EARLY_STOPS = {"likely": 0, "exact": 1, "narrow": 2}
 assert set(EARLY_STOPS) == set(get_args(EarlyStop))
+
+ENDING = np.dtype(interface.Ending)
 
 # Products of the decoder after which a call returns, so that signals are handled: some 20 ms.
 PRODUCTS_PER_CALL = 1 << 30
@@ -38,10 +42,10 @@ def search_refusal(engine: Engine, options: SearchOptions) -> str | None:
 
 
 @lru_cache(maxsize=16)
-def divisors(normalization: Normalization, power: float, size: int) -> npt.NDArray[np.float64]:
+def divisors(normalization: Normalization, power: float, size: int) -> "array[float]":
     """The divisors of log probabilities by length, up to `size`; that of length 0 is not used."""
     options = DecodeConfig(normalization=normalization, length_penalty=power)
-    found = np.full(size, np.inf)
+    found = array("d", [math.inf]) * size
     with contextlib.suppress(OverflowError):  # those that follow are infinite, too
         for length in range(1, size):
             found[length] = options.divisor(length)
@@ -61,11 +65,11 @@ class Rules:
         for limit, prefix in zip(max_lengths, prefixes, strict=True):
             if len(prefix) > limit:
                 raise ValueError(f"expected a prefix of at most {limit} tokens, got {len(prefix)}")
-        self.never = np.array(symbols.never, dtype=np.int64)
-        self.limits = np.array(max_lengths, dtype=np.int64)
-        self.starts = np.cumsum([0, *map(len, prefixes)], dtype=np.int64)
-        self.prefixes = np.array([token for prefix in prefixes for token in prefix], dtype=np.int64)
-        size = max([options.min_length, *max_lengths]) + 3
+        self.never = integers(symbols.never)
+        self.limits = integers(max_lengths)
+        self.starts = integers(accumulate(map(len, prefixes), initial=0))
+        self.prefixes = integers(chain.from_iterable(prefixes))
+        size = max(options.min_length, max(max_lengths)) + 3
         self.divisors = divisors(
             options.normalization,
             options.length_penalty,
@@ -80,11 +84,11 @@ class Rules:
             end=symbols.end,
             num_never=len(self.never),
             num_divisors=len(self.divisors),
-            never=address(self.never, dtype=np.int64),
-            divisors=address(self.divisors, dtype=np.float64),
-            limits=address(self.limits, dtype=np.int64),
-            prefix_starts=address(self.starts, dtype=np.int64),
-            prefixes=address(self.prefixes, dtype=np.int64),
+            never=self.never.buffer_info()[0],
+            divisors=self.divisors.buffer_info()[0],
+            limits=self.limits.buffer_info()[0],
+            prefix_starts=self.starts.buffer_info()[0],
+            prefixes=self.prefixes.buffer_info()[0],
         )
 
 
@@ -124,7 +128,6 @@ class EngineSearch:
         while batch.state.batch > 0:
             if batch.state.position == batch.state.most_positions:
                 self.open_chunk()
-            assert batch.work is not None
             engine.kernels.search_steps(
                 byref(engine.decoder),
                 byref(engine.target_input.at_least(batch.state.most_positions)),
@@ -148,17 +151,17 @@ class EngineSearch:
         self.links.append(Memory(links=size, descent=4 * beam * batch.state.most_positions))
         addresses = [memory.addresses["links"] for memory in self.links]
         self.chunks = (c_void_p * len(addresses))(*addresses)
-        batch.workspace(batch.num_sentences * beam)
-        self.state.links = ctypes.cast(self.chunks, c_void_p)
+        batch.make_room(batch.num_sentences * beam)
+        self.state.links = ctypes.addressof(self.chunks)
         self.state.descent = self.links[-1].addresses["descent"]
-        self.state.hidden = address(batch.hidden)
-        self.state.logits = address(batch.logits)
+        self.state.hidden = batch.outputs.addresses["hidden"]
+        self.state.logits = batch.outputs.addresses["logits"]
 
     def results(self) -> list[list[Hypothesis]]:
         """The N best finished hypotheses of each sentence, best first."""
         batch, nbest = self.batch, self.rules.fields.nbest
         shape = (batch.num_sentences, nbest)
-        endings = self.memory.view("endings", np.dtype(interface.Ending)).reshape(shape)
+        endings = self.memory.view("endings", ENDING).reshape(shape)
         numbers = np.minimum(self.memory.view("num_finished", np.int64), nbest)
         tokens = np.empty((*shape, batch.state.position), dtype=np.int64)
         batch.engine.kernels.read_hypotheses(

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 from support.kernels import every_build, load
-from support.transformers import OUR_MODELS, make_model
+from support.transformers import OUR_MODELS, TARGET_SIZE, make_model
 
-from nmt.decoding.engine import Engine
+from nmt.config.search_options import SearchOptions
+from nmt.decoding.engine import Engine, EngineBatch
+from nmt.decoding.engine_search import EngineSearch, Rules
 from nmt.decoding.engine_step import EngineStep
 from nmt.decoding.pack_transformer import pack_transformer
+from nmt.decoding.search_record import Symbols
 from nmt.ops.beam import choose_beam, choose_beam_torch
 from nmt.ops.dropout import DropoutMask
 from nmt.ops.native import interface, library, search
@@ -257,6 +260,52 @@ def test_a_step_checks_where_it_reads(build: str) -> None:
                 np.array_equal(one, other, equal_nan=True)
                 for one, other in zip(step.batch.past, before, strict=True)
             )
+
+
+@every_build
+def test_a_search_checks_where_it_reads(build: str) -> None:
+    """Rules, tokens and memory out of range, each for itself; nothing is decoded then."""
+    engine = Engine(load(build), pack_transformer(make_model(OUR_MODELS["softmax"]), int8=False))
+    options, symbols = SearchOptions(beam=2), Symbols(1, 2, never=(0, 3))
+
+    def started() -> EngineSearch:
+        rules = Rules(options, symbols, [8, 5], [[5], []])
+        batch = EngineBatch(engine, [[4, 5], [6]], beam=2, max_length=8, threads=1)
+        search = EngineSearch(batch, rules, symbols.start)
+        search.open_chunk()
+        return search
+
+    whole = started()
+    whole.run()
+    assert all(whole.results())
+    for attack in (
+        lambda search: search.rules.never.__setitem__(0, TARGET_SIZE),
+        lambda search: search.rules.never.__setitem__(1, -1),
+        lambda search: search.rules.limits.__setitem__(1, 1 << 40),
+        lambda search: search.rules.limits.__setitem__(0, 0),
+        lambda search: search.rules.starts.__setitem__(1, 1 << 40),
+        lambda search: search.rules.starts.__setitem__(0, 1),
+        lambda search: search.rules.prefixes.__setitem__(0, TARGET_SIZE),
+        lambda search: setattr(search.rules.fields, "beam", 3),
+        lambda search: setattr(search.rules.fields, "nbest", 3),
+        lambda search: setattr(search.rules.fields, "end", TARGET_SIZE),
+        lambda search: setattr(search.rules.fields, "min_length", 1 << 20),
+        lambda search: setattr(search.rules.fields, "num_divisors", 9),
+        lambda search: setattr(search.rules.fields, "early_stop", 3),
+        lambda search: setattr(search.state, "logits", None),
+        lambda search: setattr(search.state, "links", None),
+        lambda search: search.chunks.__setitem__(0, None),
+        lambda search: setattr(search.batch.state, "batch", 3),
+        lambda search: setattr(search.batch.work.fields, "attention_size", 1),
+        lambda search: setattr(search.batch.work.fields, "threads", 0),
+        lambda search: search.memory.view("tokens", np.int64).__setitem__(0, TARGET_SIZE),
+        lambda search: search.batch.rows.__setitem__(0, 2),
+    ):
+        search = started()
+        attack(search)
+        with pytest.raises(ValueError, match="search_steps refused"):
+            search.run()
+        assert search.batch.state.position == 0
 
 
 @every_build
