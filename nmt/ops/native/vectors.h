@@ -44,11 +44,18 @@ INLINE Vector all(float x) { return x - (Vector){0}; }
 INLINE Vector choose(Ints where, Vector yes, Vector no) {
     return (Vector)((where & (Ints)yes) | (~where & (Ints)no));
 }
-#if LANES == 16
-INLINE int any(Ints where) { return _mm512_test_epi32_mask((__m512i)where, (__m512i)where) != 0; }
+// Whether a comparison holds in any lane.
+INLINE int any(Ints where) {
+#ifdef WITH_AVX512
+    return _mm512_test_epi32_mask((__m512i)where, (__m512i)where) != 0;
+#elif defined(WITH_AVX2)
+    return !_mm256_testz_si256((__m256i)where, (__m256i)where);
 #else
-INLINE int any(Ints where) { return !_mm256_testz_si256((__m256i)where, (__m256i)where); }
+    int32_t found = 0;
+    for (int lane = 0; lane < LANES; lane++) found |= where[lane];
+    return found != 0;
 #endif
+}
 // NaN in x is passed on: of two numbers that cannot be compared these take the second.
 #ifdef WITH_AVX512
 INLINE Vector at_least(Vector x, float least) {
