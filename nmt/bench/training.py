@@ -25,7 +25,7 @@ from nmt.model.transformer import Transformer
 from nmt.progress import progress_bar
 from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
-from nmt.training.precision import AUTOCAST, with_precision
+from nmt.training.precision import HALF_PRECISION, with_precision
 from nmt.training.state import TrainingState
 from nmt.training.stream import training_stream
 from nmt.training.update import Updater
@@ -173,7 +173,7 @@ def measure_training(
     if task.config.train.compile:  # all models share the code that is compiled
         torch._dynamo.config.recompile_limit = max(8, 8 * len(kinds))
     machine = describe_machine(device)
-    product = MatrixProduct(device, AUTOCAST.get(task.config.train.precision, torch.float32))
+    product = MatrixProduct(device, HALF_PRECISION.get(task.config.train.precision, torch.float32))
     # The very first call pays for what torch sets up once.
     TrainingModel(without_compiler(task), kinds[0], device, team=team)()
     models: dict[str, TrainingModel] = {}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nmt.config.config import AttentionConfig, ModelConfig
 from nmt.model.attention import CrossAttention, SelfAttention
 from nmt.model.dropout import Dropout
+from nmt.ops.half_linear import HalfPrecisionLayer
 from nmt.ops.linear import feed_forward
 from nmt.ops.residual import add_norm
 
@@ -47,9 +48,9 @@ class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.activation = config.feed_forward_activation
-        self.input = nn.Linear(config.dim, config.feed_forward_dim)
+        self.input = HalfPrecisionLayer(config.dim, config.feed_forward_dim)
         self.dropout = Dropout(config.feed_forward_dropout)
-        self.output = nn.Linear(config.feed_forward_dim, config.dim)
+        self.output = HalfPrecisionLayer(config.feed_forward_dim, config.dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return feed_forward(

@@ -25,6 +25,8 @@ def causal(length: int, device: torch.device) -> Tensor:
 class Transformer(nn.Module):
     """Encoder and decoder; `logits` (or `output_weight`) turns the decoder's output into scores."""
 
+    half_output_weight: Tensor | None = None  # the copy of output_weight in half precision, if any
+
     def __init__(
         self, config: ModelConfig, *, source_vocabulary_size: int, target_vocabulary_size: int
     ) -> None:

@@ -13,24 +13,36 @@ from torch.nn import functional
 
 from nmt.ops import cuda
 from nmt.ops.backend import Call, Implementation, Operation
+from nmt.ops.half_linear import half_linear_reference
+from nmt.ops.half_product import product
 from nmt.ops.kernels import missing_kernels
-from nmt.ops.native import training
+from nmt.ops.native import bfloat16, training
 
 LOGITS_AT_ONCE = 8 * 1024 * 1024  # numbers in one slice of logits: 32 MB in float32
 LOGITS_AT_ONCE_ON_GPU = 64 * 1024 * 1024  # where fewer launches count for more than a cache
 HALF_PRECISION_SCALE = 1024.0  # keeps small gradients of the logits representable in float16
+HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 Losses = tuple[Tensor, Tensor]
 
 
 def cross_entropy_reference(
-    hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    smoothing: float,
+    half_weight: Tensor | None = None,
 ) -> Losses:
     """Sums over N of the smoothed loss and of the negative log-likelihood.
 
-    hidden is [N, D], weight [V, D], target [N].
+    hidden is [N, D], weight [V, D], target [N]. Where there is a copy of the weight in half
+    precision, that is the precision of the products.
     """
-    logits = functional.linear(hidden, weight)
+    if half_weight is not None:
+        no_bias = half_weight.new_zeros(len(weight))
+        logits = half_linear_reference(hidden, weight, no_bias, half_weight, no_bias)
+    else:
+        logits = functional.linear(hidden, weight)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     loss = functional.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)
     likelihood = functional.cross_entropy(logits.detach(), target, reduction="sum")
@@ -38,12 +50,27 @@ def cross_entropy_reference(
 
 
 class SliceFunctions(NamedTuple):
-    """The softmax and the matrix product that are applied to slices of logits."""
+    """The functions that are applied to slices of positions, for one type of products.
 
+    `exact` is float32, or float64 where that is the type of products.
+    """
+
+    # hidden [N, D] times weight [V, D] transposed, to the third argument, [N, V] in the type of
+    # products; the result is exact
+    logits: Callable[[Tensor, Tensor, Tensor], Tensor]
     # Overwrites logits [N, V] by probabilities; the logarithms [N] of what normalises them.
     softmax_: Callable[[Tensor], Tensor]
-    # left [N, V] times right [V, D] to the third argument
+    # the gradients of logits, times a scale, in the type of products, which is the last argument
+    slope: Callable[[Tensor, float, torch.dtype], Tensor]
+    # slope [N, V] times weight [V, D] to the third argument, [N, D] and exact
     multiply: Callable[[Tensor, Tensor, Tensor], object]
+    # adds slope [N, V] transposed times hidden [N, D] to the first argument, [V, D] and exact
+    add_gradient: Callable[[Tensor, Tensor, Tensor], object]
+
+
+def logits_torch(hidden: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    """hidden [N, D] times weight [V, D] transposed."""
+    return torch.mm(hidden, weight.t(), out=out)
 
 
 def softmax_torch_(logits: Tensor) -> Tensor:
@@ -55,20 +82,43 @@ def softmax_torch_(logits: Tensor) -> Tensor:
 
 
 def multiply_torch(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """left [N, V] times right [V, D] to out [N, D], which may be more precise."""
+    """left [N, V] times right [V, D] to out [N, D]."""
     out.copy_(torch.mm(left, right))
 
 
 def multiply_native(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """left [N, V] times right [V, D] to out [N, D], in C for float32, else by torch."""
-    if left.dtype == torch.float32:
-        training.multiply(left, right.contiguous(), out=out)
-    else:
-        multiply_torch(left, right, out)
+    """left [N, V] times right [V, D] to out [N, D], in C."""
+    training.multiply(left, right.contiguous(), out=out)
 
 
-TORCH = SliceFunctions(softmax_torch_, multiply_torch)
-NATIVE = SliceFunctions(training.softmax_, multiply_native)
+def same_slope(slope: Tensor, _scale: float, _dtype: torch.dtype) -> Tensor:
+    """The gradients of logits as they are."""
+    return slope
+
+
+def add_gradient_torch(grad_weight: Tensor, slope: Tensor, hidden: Tensor) -> None:
+    """Add slope [N, V] transposed times hidden [N, D]."""
+    grad_weight.addmm_(slope.t(), hidden)
+
+
+TORCH = SliceFunctions(logits_torch, softmax_torch_, same_slope, multiply_torch, add_gradient_torch)
+NATIVE = SliceFunctions(
+    logits_torch, training.softmax_, same_slope, multiply_native, add_gradient_torch
+)
+HALF_TORCH = SliceFunctions(
+    lambda hidden, weight, _out: product(hidden, weight.t(), torch.float32),
+    softmax_torch_,
+    lambda slope, scale, dtype: slope.mul_(scale).to(dtype),
+    lambda slope, weight, out: out.copy_(product(slope, weight, torch.float32)),
+    lambda grad_weight, slope, hidden: grad_weight.add_(product(slope.t(), hidden, torch.float32)),
+)
+HALF_NATIVE = SliceFunctions(
+    lambda hidden, weight, out: bfloat16.multiply(hidden, weight, transposed=True, out=out),
+    training.softmax_,
+    lambda slope, scale, _dtype: bfloat16.round_rows(slope.mul_(scale)),
+    lambda slope, weight, out: bfloat16.multiply(slope, weight, out=out),
+    lambda grad_weight, slope, hidden: bfloat16.weight_gradient(slope, hidden, out=grad_weight),
+)
 
 
 class SlicedCrossEntropy(torch.autograd.Function):
@@ -86,53 +136,51 @@ class SlicedCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         target: Tensor,
         smoothing: float,
+        half_weight: Tensor | None,
         needs_gradient: bool,
     ) -> Losses:
-        compute = compute_type(hidden)
-        half = compute in (torch.float16, torch.bfloat16)
+        compute = hidden.dtype if half_weight is None else half_weight.dtype
+        half = compute in HALF_PRECISION
         exact = torch.float32 if half else compute
         scale = HALF_PRECISION_SCALE if half else 1.0
-        with torch.autocast(hidden.device.type, enabled=False):
-            hidden_c, weight_c = hidden.to(compute), weight.to(compute)
-            vocabulary = weight.shape[0]
-            at_once = LOGITS_AT_ONCE_ON_GPU if hidden.is_cuda else LOGITS_AT_ONCE
-            rows = max(16, at_once // vocabulary)
-            grad_hidden = torch.empty_like(hidden, dtype=exact) if needs_gradient else None
-            trained = needs_gradient and ctx.needs_input_grad[2]
-            grad_weight = torch.zeros_like(weight, dtype=exact) if trained else None
-            buffer = hidden.new_empty((min(rows, len(hidden)), vocabulary), dtype=compute)
-            mean_weight = weight.to(exact).mean(dim=0)
-            loss = hidden.new_zeros((), dtype=torch.float64)
-            likelihood = hidden.new_zeros((), dtype=torch.float64)
-            for start in range(0, len(hidden), rows):
-                part = hidden_c[start : start + rows]
-                gold = target[start : start + rows, None]
-                logits = torch.mm(part, weight_c.t(), out=buffer[: len(part)]).to(exact)
-                gold_logits = logits.gather(1, gold).squeeze(1)
-                normaliser, probabilities = slices.softmax_(logits), logits
-                negative = (normaliser - gold_logits).sum(dtype=torch.float64)
-                likelihood += negative
-                loss += (1.0 - smoothing) * negative
-                if smoothing:
-                    spread = normaliser - part.to(exact) @ mean_weight
-                    loss += smoothing * spread.sum(dtype=torch.float64)
-                if grad_hidden is None:
-                    continue
-                # The slope of a logit is its probability minus its smoothed target; the part of
-                # the target that is the same for all tokens joins after the products.
-                probabilities.scatter_add_(1, gold, logits.new_full(gold.shape, smoothing - 1.0))
-                slope = probabilities.mul_(scale).to(compute) if half else probabilities
-                spread_slope = scale * smoothing
-                grad_part = grad_hidden[start : start + rows]
-                slices.multiply(slope, weight_c, grad_part)
-                grad_part.sub_(mean_weight, alpha=spread_slope)
-                if grad_weight is None:  # frozen
-                    continue
-                if half:
-                    grad_weight += torch.mm(slope.t(), part)
-                else:
-                    grad_weight.addmm_(slope.t(), part)
-                grad_weight.sub_(part.sum(dim=0, dtype=exact), alpha=spread_slope / vocabulary)
+        hidden_c = hidden.to(compute)
+        weight_c = weight if half_weight is None else half_weight
+        vocabulary = weight.shape[0]
+        at_once = LOGITS_AT_ONCE_ON_GPU if hidden.is_cuda else LOGITS_AT_ONCE
+        rows = max(16, at_once // vocabulary)
+        grad_hidden = torch.empty_like(hidden, dtype=exact) if needs_gradient else None
+        trained = needs_gradient and ctx.needs_input_grad[2]
+        grad_weight = torch.zeros_like(weight, dtype=exact) if trained else None
+        buffer = hidden.new_empty((min(rows, len(hidden)), vocabulary), dtype=exact)
+        mean_weight = weight.to(exact).mean(dim=0)
+        loss = hidden.new_zeros((), dtype=torch.float64)
+        likelihood = hidden.new_zeros((), dtype=torch.float64)
+        for start in range(0, len(hidden), rows):
+            part = hidden_c[start : start + rows]
+            gold = target[start : start + rows, None]
+            logits = slices.logits(part, weight_c, buffer[: len(part)])
+            gold_logits = logits.gather(1, gold).squeeze(1)
+            normaliser, probabilities = slices.softmax_(logits), logits
+            negative = (normaliser - gold_logits).sum(dtype=torch.float64)
+            likelihood += negative
+            loss += (1.0 - smoothing) * negative
+            if smoothing:
+                spread = normaliser - part.to(exact) @ mean_weight
+                loss += smoothing * spread.sum(dtype=torch.float64)
+            if grad_hidden is None:
+                continue
+            # The slope of a logit is its probability minus its smoothed target; the part of
+            # the target that is the same for all tokens joins after the products.
+            probabilities.scatter_add_(1, gold, logits.new_full(gold.shape, smoothing - 1.0))
+            slope = slices.slope(probabilities, scale, compute)
+            spread_slope = scale * smoothing
+            grad_part = grad_hidden[start : start + rows]
+            slices.multiply(slope, weight_c, grad_part)
+            grad_part.sub_(mean_weight, alpha=spread_slope)
+            if grad_weight is None:  # frozen
+                continue
+            slices.add_gradient(grad_weight, slope, part)
+            grad_weight.sub_(part.sum(dim=0, dtype=exact), alpha=spread_slope / vocabulary)
         if grad_hidden is not None:
             ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.scale = scale
@@ -149,37 +197,46 @@ class SlicedCrossEntropy(torch.autograd.Function):
             None,
             (grad_hidden * factor).to(hidden_type),
             None if grad_weight is None else (grad_weight * factor).to(weight_type),
-            None,
-            None,
-            None,
+            *(None, None, None, None),
         )
 
 
-def compute_type(hidden: Tensor) -> torch.dtype:
-    """The type of the output layer's product."""
-    if torch.is_autocast_enabled(hidden.device.type):
-        return torch.get_autocast_dtype(hidden.device.type)
-    return hidden.dtype
+def sliced(exact: SliceFunctions, half: SliceFunctions) -> Callable[..., Losses]:
+    """The losses by functions of slices with products in full and in half precision."""
 
-
-def sliced(slices: SliceFunctions) -> Callable[[Tensor, Tensor, Tensor, float], Losses]:
-    """The losses by some functions of slices."""
-
-    def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Losses:
+    def cross_entropy(
+        hidden: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        smoothing: float,
+        half_weight: Tensor | None = None,
+    ) -> Losses:
+        half_weight = weight if weight.dtype in HALF_PRECISION else half_weight
+        slices = exact if half_weight is None else half
+        needs_gradient = cuda.wants_gradient(hidden, weight)
         losses: Losses = SlicedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            slices, hidden, weight, target, smoothing, cuda.wants_gradient(hidden, weight)
+            slices, hidden, weight, target, smoothing, half_weight, needs_gradient
         )
         return losses
 
     return cross_entropy
 
 
-def refuses_native(hidden: Tensor, weight: Tensor, *_rest: object) -> str | None:
-    """Why the kernels cannot be taken, or None. In half precision they do the softmax."""
+def refuses_native(
+    hidden: Tensor,
+    weight: Tensor,
+    _target: Tensor,
+    _smoothing: float,
+    half_weight: Tensor | None = None,
+) -> str | None:
+    """Why the kernels cannot be taken, or None."""
     if not hidden.is_cpu or not weight.is_cpu:
         return f"expected tensors on a CPU, got {hidden.device}"
-    if compute_type(hidden) == torch.float64:
-        return "expected float32 or half precision, got float64"
+    dtype = weight.dtype if half_weight is None else half_weight.dtype
+    if dtype == torch.bfloat16:
+        return missing_kernels() or bfloat16.missing_products()
+    if dtype != torch.float32:
+        return f"expected products in float32 or bfloat16, got {dtype}"
     return missing_kernels()
 
 
@@ -203,9 +260,11 @@ cross_entropy = Operation(
             cuda.cross_entropy,
             accepts=lambda hidden, weight, *_rest: cuda.triton_refusal(hidden, weight),
         ),
-        Implementation("native", "slices in C", sliced(NATIVE), accepts=refuses_native),
+        Implementation(
+            "native", "slices in C", sliced(NATIVE, HALF_NATIVE), accepts=refuses_native
+        ),
         # Faster than the reference and with less memory wherever it runs.
-        Implementation("torch", "slices in torch", sliced(TORCH)),
+        Implementation("torch", "slices in torch", sliced(TORCH, HALF_TORCH)),
     ],
     example=example,
 )

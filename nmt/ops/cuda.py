@@ -122,12 +122,16 @@ def entmax(scores: Tensor, visible: Tensor | None, beta: Tensor | float) -> Tens
 
 
 def cross_entropy(
-    hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    smoothing: float,
+    half_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The losses with one buffer of logits, which become their own gradient in place."""
     from nmt.ops.triton.loss import FusedCrossEntropy
 
     losses: tuple[Tensor, Tensor] = FusedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, target, smoothing, wants_gradient(hidden, weight)
+        hidden, weight, target, smoothing, half_weight, wants_gradient(hidden, weight)
     )
     return losses

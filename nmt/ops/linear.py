@@ -14,13 +14,14 @@ from torch.nn import functional
 
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.dropout import draw_mask, dropout, keep_scale
+from nmt.ops.half_linear import (
+    HalfPrecisionLayer,
+    as_rows,
+    half_feed_forward_native,
+)
+from nmt.ops.half_linear import native_refusal as half_refusal
 from nmt.ops.kernels import native_refusal
 from nmt.ops.native.training import multiply
-
-
-def as_rows(x: Tensor) -> Tensor:
-    """x [..., D] as contiguous [N, D]."""
-    return x.reshape(-1, x.shape[-1]).contiguous()
 
 
 class NativeLinear(torch.autograd.Function):
@@ -126,10 +127,17 @@ def feed_forward_native(
     """[..., D] for x [..., D] through the feed-forward sublayer with ReLU, by the kernels in C."""
     assert isinstance(first, nn.Linear)
     assert isinstance(last, nn.Linear)
+    if half_weight(first) is not None:
+        return half_feed_forward_native(x, first, last, rate)
     result: Tensor = NativeFeedForward.apply(  # type: ignore[no-untyped-call]
         rate, x, first.weight, first.bias, last.weight, last.bias
     )
     return result
+
+
+def half_weight(layer: Layer) -> Tensor | None:
+    """The weight that a layer multiplies with, if that is in half precision."""
+    return layer.half_weight if isinstance(layer, HalfPrecisionLayer) else None
 
 
 def feed_forward_reference(
@@ -154,7 +162,17 @@ def refuses_feed_forward(
         return f"the kernels train with relu, got {activation}"
     if not isinstance(first, nn.Linear) or not isinstance(last, nn.Linear):
         return "the layers were packed for decoding"
-    return native_refusal(x, first.weight)
+    copy = half_weight(first)
+    return native_refusal(x, first.weight) if copy is None else half_refusal(x, copy)
+
+
+def slower_feed_forward(
+    _x: Tensor, first: Layer, _last: Layer, *, training: bool, **_options: object
+) -> str | None:
+    """Why another implementation is better than the kernels, or None."""
+    if training or half_weight(first) is not None:
+        return None
+    return "outside training torch's products are as fast"
 
 
 def feed_forward_example(device: torch.device) -> Call:
@@ -173,9 +191,7 @@ feed_forward = Operation(
             "C kernels",
             feed_forward_native,
             accepts=refuses_feed_forward,
-            prefers=lambda *_arguments, training, **_options: (
-                None if training else "outside training torch's products are as fast"
-            ),
+            prefers=slower_feed_forward,
         )
     ],
     example=feed_forward_example,

@@ -7,7 +7,7 @@ memory go through the model itself, so that none of them ever has to wait for a 
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import cast
 
 import torch
@@ -52,6 +52,11 @@ class CompiledModel(nn.Module):
     def output_weight(self) -> Tensor:
         """[V, D]."""
         return self.model.output_weight
+
+    @property
+    def half_output_weight(self) -> Tensor | None:
+        """The copy of output_weight in half precision, or None."""
+        return self.model.half_output_weight
 
     @property
     def output_bias(self) -> Tensor | None:
@@ -101,7 +106,7 @@ def training_module(
     loss: TranslationLoss,
     config: Config,
     processes: Processes,
-    autocast: Callable[[], torch.autocast],
+    precision: Callable[[], AbstractContextManager[object]],
 ) -> TranslationLoss:
     """The module that training calls: the loss by a compiled model, or the loss itself.
 
@@ -115,7 +120,7 @@ def training_module(
     started = time.monotonic()
     problem = None
     try:
-        with compiler_errors(), autocast():
+        with compiler_errors(), precision():
             compiled = compiled_loss(loss, longest=config.data.max_length + 1)
             cast(CompiledModel, compiled.model).warm_up(processes.device)
     except (ConfigError, RuntimeError, OSError) as error:

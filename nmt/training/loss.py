@@ -33,9 +33,11 @@ class TranslationLoss(nn.Module):
         hidden = self.model(source, source_visible, target_input)
         hidden = hidden.flatten(0, 1).index_select(0, positions)  # its backward pass sorts nothing
         weight, bias = self.model.output_weight, self.model.output_bias
+        half_weight = self.model.half_output_weight
         if bias is not None:
             hidden, weight = with_bias_column(hidden, weight, bias)
-        return cross_entropy(hidden, weight, gold, self.smoothing)
+            half_weight = None if half_weight is None else weight.detach().to(half_weight.dtype)
+        return cross_entropy(hidden, weight, gold, self.smoothing, half_weight)
 
 
 def with_bias_column(hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

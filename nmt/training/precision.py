@@ -16,7 +16,7 @@ from nmt.ops.cuda_device import has_bfloat16, tf32_is_on
 logger = logging.getLogger(__name__)
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
-AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+HALF_PRECISION = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def with_precision(config: Config, device: torch.device, *, begun: Config | None = None) -> Config:

@@ -73,10 +73,9 @@ def fits(updater: Updater, stream: BatchStream) -> bool:
     parameters = trained_parameters(loss)
     devices = [updater.device] if updater.device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices=devices), optimizer_state(updater):
+        with torch.random.fork_rng(devices=devices), optimizer_state(updater), updater.precision():
             for batch in largest_batches(stream):
-                with updater.autocast():
-                    value, _ = loss(*loss_inputs(batch, updater.device))
+                value, _ = loss(*loss_inputs(batch, updater.device))
                 torch.autograd.grad(value, parameters)
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):

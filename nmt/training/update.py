@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +15,9 @@ from nmt.data.loss_inputs import LossInputs
 from nmt.errors import ConfigError
 from nmt.training.compilation import compiler_errors, training_module
 from nmt.training.distributed import Processes, data_parallel
+from nmt.training.half_copies import HalfCopies
 from nmt.training.loss import TranslationLoss
-from nmt.training.precision import AUTOCAST
+from nmt.training.precision import HALF_PRECISION
 from nmt.training.schedule import learning_rate
 from nmt.training.state import TrainingState, dropout_seed
 
@@ -56,8 +57,10 @@ class Updater:
             fused=True,
         )
         self.average = Average(loss.model, decay=train.ema) if train.ema else None
+        dtype = HALF_PRECISION.get(train.precision)
+        self.half_copies = None if dtype is None else HalfCopies(loss.model, dtype)
         # What training calls; all else goes through `loss`.
-        self.module: nn.Module = training_module(loss, config, processes, self.autocast)
+        self.module: nn.Module = training_module(loss, config, processes, self.precision)
         if processes.size > 1:
             self.module = data_parallel(self.module, self.device)
 
@@ -100,14 +103,15 @@ class Updater:
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         # DDP averages over the processes; we want the sum, divided by the tokens of the update.
         factor = scale * self.processes.size / update.tokens
-        for batch, share in zip(update.batches, update.shares, strict=True):
-            torch.manual_seed(dropout_seed(self.config.seed, number, share.batch, share.start))
-            last = share is update.shares[-1]
-            for piece in split_batch(batch, pieces):
-                sums += self.backward(piece, factor=factor, synchronise=last)
-        if not update.batches:  # the others wait for our gradients
-            torch.manual_seed(0)
-            self.backward(self.idle_batch, factor=0.0, synchronise=True)
+        with self.precision():
+            for batch, share in zip(update.batches, update.shares, strict=True):
+                torch.manual_seed(dropout_seed(self.config.seed, number, share.batch, share.start))
+                last = share is update.shares[-1]
+                for piece in split_batch(batch, pieces):
+                    sums += self.backward(piece, factor=factor, synchronise=last)
+            if not update.batches:  # the others wait for our gradients
+                torch.manual_seed(0)
+                self.backward(self.idle_batch, factor=0.0, synchronise=True)
         return sums
 
     def backward(self, batch: Batch, *, factor: float, synchronise: bool) -> Tensor:
@@ -118,17 +122,15 @@ class Updater:
             else nullcontext()
         )
         with compiler_errors(), waiting:
-            with self.autocast():
-                loss, likelihood = self.module(*loss_inputs(batch, self.device))
+            loss, likelihood = self.module(*loss_inputs(batch, self.device))
             # A loss that is not finite must show in the gradients, the one thing all processes see.
             poison = torch.where(torch.isfinite(loss.detach()), factor, torch.nan)
             (loss * poison).backward()
         return torch.stack([loss.detach(), likelihood])
 
-    def autocast(self) -> torch.autocast:
-        """Mixed precision, or nothing for float32."""
-        dtype = AUTOCAST.get(self.config.train.precision)
-        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+    def precision(self) -> AbstractContextManager[object]:
+        """A context for forward and backward passes with the weights as they are now."""
+        return nullcontext() if self.half_copies is None else self.half_copies
 
     def unscale_and_clip(self, scale: float) -> Tensor:
         """The norm of the gradients of all parameters, before clipping."""

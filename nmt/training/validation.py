@@ -88,10 +88,10 @@ class Validator:
         rank, size = self.processes.rank, self.processes.size
         batches = self.batches(validation.corpus)
         own = []
-        for batch in batches[rank::size]:
-            with updater.autocast():
+        with updater.precision():
+            for batch in batches[rank::size]:
                 values = loss(*loss_inputs(batch, updater.device))
-            own.append([value.item() for value in values])
+                own.append([value.item() for value in values])
         everyone = self.processes.gather(own)
         sums = torch.zeros(2, dtype=torch.float64)
         for index in range(len(batches)):

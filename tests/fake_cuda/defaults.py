@@ -71,9 +71,9 @@ class RecorderWithHost(Recorder):
 
 
 def product_types() -> list[str]:
-    """The types of scores and of output of plain attention under autocast."""
+    """The types of scores and of output of plain attention in half precision."""
     call = AttentionCall(Softmax(), heads=2, scale=0.5, dropout=0.0, training=True)
-    with FakeTensorMode(), force_backend("reference"), torch.autocast("cuda", torch.bfloat16):
+    with FakeTensorMode(), force_backend("reference"):
         projections = (torch.empty(3, 5, 48, device=GPU, dtype=torch.bfloat16),)
         with Calls() as calls:
             attention(call, projections, None, ())
@@ -121,7 +121,7 @@ def update_facts(config: Config) -> dict[str, Any]:
                 updater.run(update, state)
         watched = watch_facts(updater, updates)
         batch = updates[0].batches[0]
-        with torch.inference_mode(), Calls() as validation, updater.autocast():
+        with torch.inference_mode(), Calls() as validation, updater.precision():
             updater.loss(*loss_inputs(batch, GPU))
     return {
         "copies": calls.names.count("copy to the device"),

@@ -20,6 +20,7 @@ from nmt.bench.kinds import with_attention  # noqa: E402
 from nmt.bench.synthetic import Shapes, synthetic_config  # noqa: E402
 from nmt.model.transformer import Transformer  # noqa: E402
 from nmt.training import compilation  # noqa: E402
+from nmt.training.half_copies import HalfCopies  # noqa: E402
 
 GPU = torch.device("cuda", 0)
 WORDS = 50
@@ -40,7 +41,7 @@ def count_graphs(kind: str) -> dict[str, int]:
                 config.model, source_vocabulary_size=WORDS, target_vocabulary_size=WORDS
             )
         compiled = compilation.CompiledModel(model, longest=257)
-        with torch.autocast("cuda", torch.bfloat16):
+        with HalfCopies(model, torch.bfloat16):
             for sentences, source_length, target_length in SHAPES:
                 source = torch.zeros(sentences, source_length, dtype=torch.int64, device=GPU)
                 target = torch.zeros(sentences, target_length, dtype=torch.int64, device=GPU)

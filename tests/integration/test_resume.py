@@ -47,6 +47,20 @@ def test_kill_at_each_micro_step(reference: Path, tmp_path: Path, micro_step: in
     assert outcome(tmp_path / "run") == outcome(reference / "run")
 
 
+def test_kill_in_bfloat16(reference: Path, tmp_path: Path) -> None:
+    """In the middle of an accumulation window; the copies are no part of checkpoints."""
+    directories = tmp_path / "whole", tmp_path / "killed"
+    for directory in directories:
+        config = fresh(reference, directory, tiny_config(directory, precision="bfloat16"))
+        if directory.name == "killed":
+            sabotage = partial(die_at_call, Updater, "backward", 18)
+            assert train_in_child(config, sabotage) == KILLED
+        assert train_in_child(config) == 0
+    whole, killed = (outcome(directory / "run") for directory in directories)
+    assert killed == whole
+    assert whole != outcome(reference / "run")
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "count"),
     [

@@ -255,6 +255,19 @@ class ProductResult(Structure):
     )
 
 
+class RoundedResult(Structure):
+    """The destination of a product of matrices in bfloat16, bfloat16.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("numbers", "rounded")),
+        ("columns", c_int64),
+        ("scale", c_float),
+        *((name, c_bool) for name in ("more", "relu")),
+        *((name, c_void_p) for name in ("bias", "where", "bits")),
+        ("dropout", DropoutRule),
+    )
+
+
 class CandidateArrays(Structure):
     """The candidates of a search, search.c."""
 
@@ -280,6 +293,8 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "attention_space": (POINTER(AttentionArguments),),
     "packed_size": (c_int64, c_int64),
     "norm_sums": (c_int64,),
+    "has_bfloat16_products": (),
+    "pairs_size": (c_int64, c_int64, c_int64),
 }
 
 # Functions that return 0, or the line of the requirement that was not met.
@@ -348,6 +363,14 @@ CHECKED: dict[str, tuple[Any, ...]] = {
     "add_norm_backward": (
         *(POINTER(AddNorm), c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int64),
     ),
+    "multiply_bfloat16": (
+        *(c_void_p, c_void_p, c_int64, c_int64, c_int64, POINTER(RoundedResult), c_void_p, c_int64),
+    ),
+    "multiply_transposed_bfloat16": (
+        *(c_void_p, c_void_p, c_int64, c_int64, POINTER(RoundedResult)),
+        *(c_void_p, c_void_p, c_int64),
+    ),
+    "round_to_bfloat16": (c_void_p, c_int64, c_void_p, c_int64),
     "softmax_rows": (c_void_p, c_int64, c_int64, c_void_p, c_int64),
 }
 

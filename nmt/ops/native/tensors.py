@@ -20,6 +20,8 @@ def address(
     return tensor.data_ptr()
 
 
-def optional_address(tensor: Tensor | None, shape: Sequence[int] | None = None) -> int | None:
+def optional_address(
+    tensor: Tensor | None, shape: Sequence[int] | None = None, dtype: torch.dtype = torch.float32
+) -> int | None:
     """The address of a checked tensor, or None where there is no tensor."""
-    return None if tensor is None else address(tensor, shape)
+    return None if tensor is None else address(tensor, shape, dtype)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt.ops.half_product import product
 from nmt.ops.triton import operators
 
 LOGITS_AT_ONCE = 64 * 1024 * 1024  # numbers in one slice of logits: 128 MB in bfloat16
@@ -25,36 +26,31 @@ class FusedCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         target: Tensor,
         smoothing: float,
+        half_weight: Tensor | None,
         needs_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        kind = hidden.device.type
-        compute = (
-            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
-        )
-        half = compute != torch.float32
-        ctx.scale = HALF_PRECISION_SCALE if half else 1.0
+        weight_c = weight if half_weight is None else half_weight
+        hidden_c = hidden.to(weight_c.dtype)
+        ctx.scale = HALF_PRECISION_SCALE if weight_c.dtype != torch.float32 else 1.0
         ctx.dtypes = hidden.dtype, weight.dtype
-        with torch.autocast(kind, enabled=False):
-            hidden_c, weight_c = hidden.to(compute), weight.to(compute)
-            rows = max(16, LOGITS_AT_ONCE // weight.shape[0])
-            grad_weight = None
+        rows = max(16, LOGITS_AT_ONCE // weight.shape[0])
+        grad_weight: Tensor | None = None
+        if needs_gradient:
+            grad_hidden = torch.empty_like(hidden_c)
+        losses, likelihoods = [], []
+        for start in range(0, len(hidden), rows):
+            part = hidden_c[start : start + rows]
+            logits = torch.mm(part, weight_c.t())
+            loss, likelihood = operators.cross_entropy_(
+                logits, target[start : start + rows], smoothing, ctx.scale, needs_gradient
+            )
+            losses.append(loss.sum(dtype=torch.float64))
+            likelihoods.append(likelihood.sum(dtype=torch.float64))
             if needs_gradient:
-                grad_hidden = torch.empty_like(hidden_c)
+                torch.mm(logits, weight_c, out=grad_hidden[start : start + rows])
             if needs_gradient and ctx.needs_input_grad[1]:  # else it is frozen
-                grad_weight = weight.new_zeros(weight.shape, dtype=torch.float32)
-            losses, likelihoods = [], []
-            for start in range(0, len(hidden), rows):
-                part = hidden_c[start : start + rows]
-                logits = torch.mm(part, weight_c.t())
-                loss, likelihood = operators.cross_entropy_(
-                    logits, target[start : start + rows], smoothing, ctx.scale, needs_gradient
-                )
-                losses.append(loss.sum(dtype=torch.float64))
-                likelihoods.append(likelihood.sum(dtype=torch.float64))
-                if needs_gradient:
-                    torch.mm(logits, weight_c, out=grad_hidden[start : start + rows])
-                if grad_weight is not None:
-                    grad_weight += torch.mm(logits.t(), part)
+                gradient = product(logits.t(), part, torch.float32)
+                grad_weight = gradient if grad_weight is None else grad_weight.add_(gradient)
         if needs_gradient:
             ctx.save_for_backward(grad_hidden, grad_weight)
         total = torch.stack(losses).sum()
@@ -70,7 +66,5 @@ class FusedCrossEntropy(torch.autograd.Function):
         return (
             (grad_hidden * factor).to(hidden_type),
             None if grad_weight is None else (grad_weight * factor).to(weight_type),
-            None,
-            None,
-            None,
+            *(None, None, None, None),
         )

@@ -1,0 +1,13 @@
+"""The product of two matrices in half precision, by torch."""
+
+import torch
+from torch import Tensor
+
+
+def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """left right in `dtype`, summed in float32, for matrices in half precision."""
+    if not left.is_cuda:
+        return torch.mm(left.float(), right.float()).to(dtype)
+    if dtype == left.dtype:
+        return torch.mm(left, right)
+    return torch.mm(left, right, out_dtype=dtype)
