@@ -174,6 +174,7 @@ def align(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(report, indent=2))
     failures.check()
+    console.tell_written(arguments.output)
 
 
 def open_aligners(arguments: argparse.Namespace) -> "list[Aligner]":

@@ -127,7 +127,9 @@ def analyze(arguments: argparse.Namespace) -> None:
     check_output(output, "nmt-analyze", marker="analysis.json")
     recover(output.parent, name=output.name, exclusive=False)
     replace_directory(output, files)
-    logger.info("wrote %s", arguments.output / "report.html")
+    logger.info(
+        "%s is written; open it in a browser", console.shown(arguments.output / "report.html")
+    )
 
 
 def model_names(arguments: argparse.Namespace) -> list[str]:

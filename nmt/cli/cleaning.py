@@ -3,6 +3,7 @@
 import argparse
 import logging
 
+from nmt.cli import console
 from nmt.cli.arguments import add_choice, add_flag, add_number, check_outputs, reader
 from nmt.config.limits import NonNegativeFloat
 from nmt.errors import UserError
@@ -53,3 +54,14 @@ def clean_pairs(arguments: argparse.Namespace) -> None:
     for reason, count in report.dropped.most_common():
         logger.info("%d pairs left out: %s", count, reason)
     logger.info("kept %d of %d pairs", report.kept, report.read)
+    tell_kept(arguments)
+
+
+def tell_kept(arguments: argparse.Namespace) -> None:
+    """Name the files of the pairs that were kept, and the next command for them."""
+    kept = arguments.keep_source, arguments.keep_target
+    console.tell_written(*kept)
+    source, target = map(console.shown, kept)
+    console.suggest(
+        f"nmt-train --config FILE data.train.source={source} data.train.target={target}"
+    )

@@ -152,6 +152,13 @@ def shown(path: Path) -> str:
         return str(path)
 
 
+def tell_written(*paths: Path | None) -> None:
+    """Name the files or directories that a command has written, one per line."""
+    for path in paths:
+        if path is not None:
+            logging.getLogger("nmt.cli").info("%s is written", shown(path))
+
+
 def suggest(command: str) -> None:
     """Name the command that usually follows, as the last line of this one."""
     logging.getLogger("nmt.cli").info("next: %s", command)

@@ -23,7 +23,7 @@ from nmt.cli.arguments import (
     new_parser,
     share,
 )
-from nmt.cli.cleaning import add_cleaning, clean_pairs
+from nmt.cli.cleaning import add_cleaning, clean_pairs, tell_kept
 from nmt.cli.pair_arguments import MODEL, add_reading, open_model
 from nmt.data.text import LineWriter, read_lines, read_text
 from nmt.errors import DataError, UserError
@@ -149,6 +149,9 @@ def filter_pairs(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
     failures.check()
+    console.tell_written(arguments.output)
+    if arguments.keep_best is not None:
+        tell_kept(arguments)
 
 
 def check_ranking(

@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         import_marian(arguments.path, arguments.vocabs, output, languages=languages)
     logger.info("%s: %s in a model directory of nmt", output, arguments.path)
+    console.suggest(f"nmt-translate --model {console.shown(output)} --input FILE --output FILE")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

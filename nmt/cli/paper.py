@@ -215,7 +215,7 @@ def write_report(output: Path, runs: "list[RunScores]", document: "Document") ->
     place.parent.mkdir(parents=True, exist_ok=True)
     recover(place.parent, name=place.name, exclusive=False)
     replace_directory(place, {name: bytes_writer(content) for name, content in files.items()})
-    logger.info("wrote %s", output / "report.html")
+    logger.info("%s is written; open it in a browser", console.shown(output / "report.html"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

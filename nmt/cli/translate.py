@@ -194,9 +194,9 @@ def find(path: Path) -> Path:
 
 def tell_output(arguments: argparse.Namespace) -> None:
     """Name the file that was written, and the next command for it."""
-    output = console.shown(arguments.output)
-    logger.info("%s is written", output)
+    console.tell_written(arguments.output)
     if arguments.score_only is None and not arguments.scores and not (arguments.nbest or 1) > 1:
+        output = console.shown(arguments.output)
         console.suggest(f"nmt-score --hypothesis {output} --reference FILE")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.runs import tiny_config, write_run
 
-from nmt.cli import average_checkpoints, prepare, train, translate
+from nmt.cli import align, analyze, average_checkpoints, export, filter, prepare, train, translate
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -43,3 +43,24 @@ def test_each_command_names_what_it_made_and_the_next_one(
         "next: nmt-score --hypothesis out.tgt --reference FILE",
     ]
     assert len((tmp_path / "out.tgt").read_text().splitlines()) == 12
+
+    pairs = ["--source", "data/validation.src", "--target", "out.tgt"]
+    model = ["--model", "run"]
+    assert align.main([*model, *pairs, "--output", "links"]) == 0
+    assert lines(capsys)[-1] == "links is written"
+
+    kept = ["--keep-source", "kept.src", "--keep-target", "kept.tgt"]
+    kept_lines = [
+        "kept.src is written",
+        "kept.tgt is written",
+        "next: nmt-train --config FILE data.train.source=kept.src data.train.target=kept.tgt",
+    ]
+    assert filter.main([*model, *pairs, "--output", "table", "--keep-best", "0.5", *kept]) == 0
+    assert lines(capsys)[-4:] == ["table is written", *kept_lines]
+    assert filter.main(["--clean", *pairs, *kept]) == 0
+    assert lines(capsys)[-3:] == kept_lines
+
+    assert analyze.main([*model, *pairs, "--output", "report"]) == 0
+    assert lines(capsys)[-1] == "report/report.html is written; open it in a browser"
+    assert export.main([*model, "--format", "onnx", "--output", "exported"]) == 0
+    assert lines(capsys)[-1] == "exported/README.md has a program that translates with it"
