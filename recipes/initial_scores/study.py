@@ -1,6 +1,6 @@
 """How the scale of the first attention scores decides how fast sparse attention learns.
 
-python recipes/initial_scores/study.py --output results.tsv [--figure curves.png]
+python recipes/initial_scores/study.py --output results.tsv [--figure PNG] [--inside PNG]
 
 The task is to reverse 3 to 8 words and to replace each by its translation. Each run of 400 updates
 takes about 15 seconds on one core. Runs that are in the output already are not repeated.
@@ -8,19 +8,22 @@ takes about 15 seconds on one core. Runs that are in the output already are not 
 
 import argparse
 import csv
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrize
 
 from nmt.config.config import (
     AttentionTypesConfig,
     ModelConfig,
     SublayerAttentionConfig,
 )
+from nmt.model.attention import SelfAttention, Site
 from nmt.model.observe import observe_attention
 from nmt.model.transformer import Transformer
 
@@ -34,6 +37,16 @@ KINDS = {
     "ReLA-g": {"kind": "rela-g"},
 }
 SCALES, SEEDS = (1.0, 0.3, 0.1), (1, 2, 3)
+
+# Two other ways to start near softmax, both at scale 1.
+ANNEALED, TEMPERATURE = "sparsemax, alpha rises from 1", "sparsemax, learned temperature"
+REMEDIES = {ANNEALED: {"kind": "entmax", "alpha": "learned"}, TEMPERATURE: {"kind": "sparsemax"}}
+ANNEALING = 200  # updates until alpha is 2
+
+# What goes on inside is measured in these runs, before these updates.
+INSIDE_RUNS = [(kind, scale, "post", 1) for kind in KINDS for scale in (1.0, 0.1)]
+INSIDE_UPDATES = (1, 20, 50, 100, 150, 200, 300, 400)
+DEAD = 0.01  # of the gradient of the median head
 
 
 class Pairs(NamedTuple):
@@ -62,7 +75,7 @@ def make_pairs(count: int, generator: torch.Generator) -> Pairs:
 
 def make_model(kind: str, scale: float, norm: str, seed: int) -> Transformer:
     """Two layers per side, 64 wide, with one attention kind everywhere."""
-    attention = SublayerAttentionConfig(**KINDS[kind])
+    attention = SublayerAttentionConfig(**{**KINDS, **REMEDIES}[kind])
     config = ModelConfig(
         dim=64,
         heads=4,
@@ -76,7 +89,41 @@ def make_model(kind: str, scale: float, norm: str, seed: int) -> Transformer:
     )
     torch.manual_seed(seed)
     size = FIRST_WORD + NUM_WORDS
-    return Transformer(config, source_vocabulary_size=size, target_vocabulary_size=size)
+    model = Transformer(config, source_vocabulary_size=size, target_vocabulary_size=size)
+    if kind == TEMPERATURE:
+        for attention in model.attentions().values():
+            layer = query_layer(attention)
+            parametrize.register_parametrization(
+                layer, "weight", Temperature(config.heads, config.dim)
+            )
+    return model
+
+
+def query_layer(attention: nn.Module) -> nn.Module:
+    """The projection whose first D outputs are the queries."""
+    return attention.query_key_value if isinstance(attention, SelfAttention) else attention.query
+
+
+class Temperature(nn.Module):
+    """Multiplies the scores of each head by a learned positive number, which is 1 at the start."""
+
+    def __init__(self, heads: int, dim: int) -> None:
+        super().__init__()
+        self.logarithm = nn.Parameter(torch.zeros(heads))
+        self.dim = dim
+
+    def forward(self, weight: Tensor) -> Tensor:
+        factors = self.logarithm.exp().repeat_interleave(self.dim // len(self.logarithm))
+        ones = torch.ones(len(weight) - self.dim)
+        return weight * torch.cat([factors, ones])[:, None]
+
+
+def anneal(model: Transformer, update: int) -> None:
+    """Set alpha, which rises from 1.01 to 2 in the first updates, for all heads."""
+    beta = torch.tensor(min(1.0, 0.01 + 0.99 * (update - 1) / ANNEALING))
+    for attention in model.attentions().values():
+        for parameter in attention.core.weights.parameters():
+            parameter.requires_grad_(False).fill_(beta.logit(eps=1e-8))
 
 
 def logits_of(model: Transformer, pairs: Pairs) -> Tensor:
@@ -85,38 +132,63 @@ def logits_of(model: Transformer, pairs: Pairs) -> Tensor:
     return model.logits(model(pairs.source, pairs.source != PAD, shifted))
 
 
-def support(model: Transformer) -> float:
-    """The share of visible source keys with a weight that is not 0, over cross-attention."""
+def supports(model: Transformer) -> dict[Site, float]:
+    """The share of visible keys with a weight that is not 0, by sublayer."""
     pairs = make_pairs(100, torch.Generator().manual_seed(7))
-    shares = []
+    shares = {}
 
-    def look(site: object, weights: Tensor, visible: Tensor) -> None:
-        if getattr(site, "type", "") == "cross":
-            seen = visible.expand_as(weights)
-            shares.append(((weights != 0) & seen).sum().item() / seen.sum().item())
+    def look(site: Site, weights: Tensor, visible: Tensor) -> None:
+        seen = visible.expand_as(weights)
+        shares[site] = ((weights != 0) & seen).sum().item() / seen.sum().item()
 
     model.eval()
     with torch.no_grad(), observe_attention(model, look):
         logits_of(model, pairs)
     model.train()
+    return shares
+
+
+def support(model: Transformer) -> float:
+    """The share of visible source keys with a weight that is not 0, over cross-attention."""
+    shares = [share for site, share in supports(model).items() if site.type == "cross"]
     return sum(shares) / len(shares)
 
 
+def inside(model: Transformer) -> Iterator[tuple[str, float]]:
+    """Support and gradient of the queries by sublayer, and the number of dead heads."""
+    for site, share in supports(model).items():
+        yield f"support/{site.type}/{site.layer}", share
+    norms = {}
+    for site, attention in model.attentions().items():
+        gradient = query_layer(attention).weight.grad[: model.config.dim]
+        norms[site] = gradient.view(model.config.heads, -1).norm(dim=1)
+        yield f"gradient/{site.type}/{site.layer}", gradient.norm().item()
+    heads = torch.cat(list(norms.values()))
+    yield "dead heads", (heads < DEAD * heads.median()).sum().item()
+
+
 def train(kind: str, scale: float, norm: str, seed: int) -> Iterator[dict[str, object]]:
-    """The mean loss of every 20 updates, the support at start and end, and the final accuracy."""
+    """The loss of every 20 updates, measures inside, and support and accuracy at the end."""
     model = make_model(kind, scale, norm, seed)
     about = {"kind": kind, "scale": scale, "norm": norm, "seed": seed}
+    if kind == ANNEALED:
+        anneal(model, 1)
     yield {**about, "update": 0, "measure": "support", "value": support(model)}
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=1.5e-3, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 60))
     losses: list[float] = []
     for update in range(1, UPDATES + 1):
+        if kind == ANNEALED:
+            anneal(model, update)
         pairs = make_pairs(BATCH, generator)
         logits = logits_of(model, pairs)
         loss = functional.cross_entropy(logits.mT, pairs.target, ignore_index=PAD)
         optimizer.zero_grad()
         loss.backward()
+        if (kind, scale, norm, seed) in INSIDE_RUNS and update in INSIDE_UPDATES:
+            for measure, value in inside(model):
+                yield {**about, "update": update, "measure": measure, "value": value}
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
@@ -168,16 +240,49 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def draw_inside(rows: list[dict[str, str]], path: Path) -> None:
+    """Support and gradient of cross-attention over updates: a column per kind."""
+    from matplotlib.figure import Figure
+
+    curves: dict[tuple[str, ...], list[tuple[int, float]]] = defaultdict(list)
+    for row in rows:
+        measure, *site = row["measure"].split("/")
+        if site:
+            key = (measure, row["kind"], f"{float(row['scale']):g}", *site)
+            curves[key].append((int(row["update"]), float(row["value"])))
+    figure = Figure(figsize=(12, 6), layout="constrained")
+    panels = figure.subplots(2, len(KINDS), sharex=True, sharey="row")
+    for line, measure in zip(panels, ("support", "gradient"), strict=True):
+        for panel, kind in zip(line, KINDS, strict=True):
+            for scale, colour in (("1", "#b2182b"), ("0.1", "#2166ac")):
+                for layer, style in (("0", "-"), ("1", "--")):
+                    curve = curves[measure, kind, scale, "cross", layer]
+                    label = f"scale {scale}, layer {layer}"
+                    panel.plot(*zip(*curve, strict=True), style, color=colour, label=label)
+            panel.grid(alpha=0.3)
+    for panel, kind in zip(panels[0], KINDS, strict=True):
+        panel.set(title=kind, ylim=(0, 1.05))
+    for panel in panels[1]:
+        panel.set(xlabel="update", yscale="log")
+    panels[0][0].set_ylabel("keys with a weight above 0")
+    panels[1][0].set_ylabel("norm of the queries' gradient")
+    panels[0][0].legend(frameon=False, fontsize=8)
+    figure.suptitle("Cross-attention while learning to reverse and translate words, one seed")
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "--output", type=Path, required=True, help="TSV file, continued if it exists"
     )
     parser.add_argument("--figure", type=Path, help="PNG file of the learning curves")
+    parser.add_argument("--inside", type=Path, help="PNG file of supports and gradients")
     options = parser.parse_args()
     torch.set_num_threads(1)
     runs = [(kind, scale, "post", seed) for seed in SEEDS for kind in KINDS for scale in SCALES]
     runs += [(kind, scale, "pre", 1) for kind in KINDS for scale in (1.0, 0.1)]
+    runs += [(kind, 1.0, "post", seed) for kind in REMEDIES for seed in SEEDS]
     done = {
         (row["kind"], float(row["scale"]), row["norm"], int(row["seed"]))
         for row in read(options.output)
@@ -198,6 +303,8 @@ def main() -> None:
         )
     if options.figure is not None:
         draw(read(options.output), options.figure)
+    if options.inside is not None:
+        draw_inside(read(options.output), options.inside)
 
 
 if __name__ == "__main__":
