@@ -38,7 +38,9 @@ def search_refusal(engine: Engine, options: SearchOptions) -> str | None:
     if options.sampling is not None:
         return "samples are drawn in Python"
     most = int(engine.kernels.most_beam())
-    return None if options.beam <= most else f"expected a beam of at most {most}"
+    return (
+        None if options.beam <= most else f"expected a beam of at most {most}, got {options.beam}"
+    )
 
 
 @lru_cache(maxsize=16)

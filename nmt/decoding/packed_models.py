@@ -10,9 +10,9 @@ from nmt.checkpoint.packed import is_packed
 from nmt.config.search_options import DecodeConfig, SearchOptions
 from nmt.data.codec import Codec
 from nmt.decoding.alignment import Attention
-from nmt.decoding.array_search import search_arrays
 from nmt.decoding.batching import length_batches, length_multiple
 from nmt.decoding.engine import Engine
+from nmt.decoding.engine_search import search_by_engine, search_refusal
 from nmt.decoding.packed_directory import read_packed
 from nmt.decoding.search_record import Hypothesis
 from nmt.decoding.translation import (
@@ -43,6 +43,8 @@ class PackedModels:
         """Raise for what only the model that was packed can compute."""
         if options.sampling is not None:
             self.refuse("sampling")
+        if reason := search_refusal(self.engine, options):
+            raise UserError(f"{self.path}: a packed model searches in C: {reason}")
         if details.alignment is not None:
             self.refuse("word alignments")
         if details.attention:
@@ -70,7 +72,7 @@ class PackedModels:
 
     def search(self, batch: Sequence[Sentence], options: SearchOptions) -> list[list[Hypothesis]]:
         """The best hypotheses of each sentence."""
-        return search_arrays(
+        return search_by_engine(
             self.engine,
             [sentence.sources[0] for sentence in batch],
             options,
