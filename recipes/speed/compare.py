@@ -4,23 +4,22 @@ import argparse
 import datetime
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from driver import Clock
 from environments import PEERS, make_environment
-from results import markdown
-from task import DecodingData
+from results import markdown, parts_in_order
+from task import SENTENCES, SHAPES, STEPS, decoding_directory
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SMALL_MODEL = ("model.dim=256", "model.heads=4", "model.encoder_layers=3", "model.decoder_layers=3",
-               "model.feed_forward_dim=1024")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,20 +34,28 @@ class Contender:
 TRAINING = (
     Contender("nmt softmax", "nmt", "softmax"),
     Contender("nmt rela-g", "nmt", "rela-g"),
+    Contender("marian", "marian"),
     Contender("fairseq", "fairseq"),
     Contender("opennmt", "opennmt"),
-    Contender("marian", "marian", "sdpa"),
+    Contender("eole", "eole"),
+    Contender("huggingface", "huggingface", "sdpa"),
 )
+# Programs for translation in C++ are compared at every size, toolkits on torch at one.
 DECODING = (
     Contender("nmt softmax", "nmt", "softmax"),
-    Contender("nmt rela-g", "nmt", "rela-g"),
     Contender("nmt softmax int8", "nmt", "softmax,int8"),
+    Contender("ctranslate2", "ctranslate2", "float32"),
+    Contender("ctranslate2 int8", "ctranslate2", "int8"),
+    Contender("marian", "marian", "float32"),
+    Contender("marian int8", "marian", "int8"),
+)
+DECODING_ON_TORCH = (
+    Contender("nmt rela-g", "nmt", "rela-g"),
     Contender("nmt rela-g int8", "nmt", "rela-g,int8"),
     Contender("fairseq", "fairseq"),
     Contender("opennmt", "opennmt"),
-    Contender("marian", "marian", "sdpa"),
-    Contender("ctranslate2 float32", "ctranslate2", "float32"),
-    Contender("ctranslate2 int8", "ctranslate2", "int8"),
+    Contender("eole", "eole"),
+    Contender("huggingface", "huggingface", "sdpa"),
 )
 
 
@@ -56,38 +63,57 @@ DECODING = (
 class Part:
     """One question: all its contenders are measured in one run."""
 
-    title: str
     kind: str  # train | decode
+    size: str
     threads: int
-    size: str = "small"
-    batch: int = 0
-    share: int = 1  # of the test set one batch in so many is translated
+    batch: int = 0  # sentences
+    amount: int = 1  # updates, or batches, of a turn
+
+    def contenders(self) -> tuple[Contender, ...]:
+        """Who is measured."""
+        if self.kind == "train":
+            return TRAINING
+        return DECODING + (DECODING_ON_TORCH if self.size == "middle" else ())
 
 
 MATRIX_PRODUCTS = 5
 MATRIX_OPERATIONS = 2 * 1024**3  # of nmt.bench.machine.MatrixProduct
 
+# Batches of a turn, by the size of the model and of the batch: a turn should last half a second at
+# least. All are even numbers, for those who work on two batches at once.
+AMOUNTS = {
+    ("small", 64): 8, ("middle", 64): 4, ("base", 64): 2,
+    ("small", 1): 64, ("middle", 1): 24, ("base", 1): 8,
+}  # fmt: skip
 PARTS = {
-    "train-small": Part("Training, 256 wide, 3+3 layers, 2 threads", "train", 2),
-    "train-base": Part("Training, Transformer-base, 2 threads", "train", 2, size="base"),
-    "train-small-1": Part("Training, 256 wide, 3+3 layers, 1 thread", "train", 1),
-    "train-base-1": Part("Training, Transformer-base, 1 thread", "train", 1, size="base"),
-    "decode-64-2": Part("Decoding, batch 64, 2 threads", "decode", 2, batch=64, share=4),
-    "decode-64-1": Part("Decoding, batch 64, 1 thread", "decode", 1, batch=64, share=4),
-    "decode-1-2": Part("Decoding, batch 1, 2 threads", "decode", 2, batch=1, share=40),
-    "decode-1-1": Part("Decoding, batch 1, 1 thread", "decode", 1, batch=1, share=40),
+    "train-middle-2": Part("train", "middle", 2, amount=2),
+    "train-base-2": Part("train", "base", 2),
+    "train-middle-1": Part("train", "middle", 1),
+    "train-base-1": Part("train", "base", 1),
+} | {
+    f"decode-{size}-{batch}-{threads}": Part("decode", size, threads, batch, AMOUNTS[size, batch])
+    for size in SHAPES
+    for batch in (64, 1)
+    for threads in (1, 2)
 }
+GROUPS = {
+    "train": ["train-middle-2", "train-base-2"],
+    "train-one-thread": ["train-middle-1", "train-base-1"],
+    "decode": [name for name in PARTS if name.startswith("decode")],
+}
+DEFAULT = ["train", "decode"]
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The arguments of the comparison."""
     parser = argparse.ArgumentParser(
         prog="recipes/speed/run.sh",
-        description="Compare the speed of training and decoding with that of other toolkits: the "
-        "same data, shapes and (where their layers allow it) weights, everyone in a process and "
-        "an environment of its own, in turn, round after round. Tables go to standard output, all "
-        "numbers to WORK/results.json, the tables also to WORK/results.md, after every round. A "
-        "part that is measured again replaces what there is of it.",
+        description="Compare the speed and memory of training and decoding with those of other "
+        "toolkits: the same data, shapes and (where their layers allow it) weights, everyone in a "
+        "process and an environment of its own, in turn, round after round. Tables go to standard "
+        "output and to WORK/results.md, all numbers to WORK/results.json, after every round. A "
+        "comparison that was cut goes on where it was: rounds that the same version has measured "
+        "on the same machine are kept.",
     )
     parser.add_argument(
         "--work", type=Path, default=ROOT / "runs" / "speed", metavar="DIR",
@@ -95,7 +121,7 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--data", type=Path, default=ROOT / "data" / "multi30k_en_de", metavar="DIR",
-        help="train, val and test_2016_flickr in .en and .de, perhaps compressed (default: "
+        help="train and val in .en and .de, perhaps compressed, to train on (default: "
         "data/multi30k_en_de)",
     )  # fmt: skip
     parser.add_argument(
@@ -103,33 +129,19 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"toolkits to compare with: {', '.join(sorted(PEERS))} (default: all)",
     )  # fmt: skip
     parser.add_argument(
-        "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART",
-        help=f"what to measure: {', '.join(PARTS)} (default: all)",
+        "--parts", nargs="+", choices=[*GROUPS, *PARTS], default=DEFAULT, metavar="PART",
+        help=f"what to measure: {', '.join(GROUPS)}, or one of {', '.join(PARTS)} "
+        f"(default: {' '.join(DEFAULT)})",
     )  # fmt: skip
     parser.add_argument(
         "--clock", choices=["wall", "cpu"], default="wall",
         help="which time counts; cpu, that of the processors for the process, is for machines that "
         "have other work to do, and exact with one thread only (default: wall)",
     )  # fmt: skip
-    parser.add_argument(
-        "--softmax", type=Path, metavar="DIR",
-        help="a trained model with softmax attention and tied embeddings to decode with (default: "
-        "train one, about an hour on two cores)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--rela-g", type=Path, metavar="DIR",
-        help="the same with ReLA-g attention (default: train one)",
-    )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="(default: 5)")
     parser.add_argument(
-        "--add",
-        action="store_true",
-        help="keep the rounds that were measured before, and add to them",
+        "--again", action="store_true", help="discard the rounds that were measured before"
     )
-    parser.add_argument(
-        "--updates", type=int, default=3, metavar="N",
-        help="of training in a turn; Transformer-base has one (default: 3)",
-    )  # fmt: skip
     parser.add_argument(
         "--prepare-only", action="store_true", help="make environments, data and models, and stop"
     )
@@ -144,18 +156,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         name: make_environment(name, arguments.work / "environments") for name in arguments.peers
     }
     interpreters["nmt"] = Path(sys.executable)
-    prepare(arguments, task)
+    names = [one for name in arguments.parts for one in GROUPS.get(name, [name])]
+    prepare([PARTS[name] for name in names], task, arguments.data)
     if arguments.prepare_only:
         return 0
     path = arguments.work / "results.json"
     results: dict[str, Any] = {"parts": {}}
     if path.exists():
         results = json.loads(path.read_text(encoding="utf-8"))
-    results["machine"] = machine()
-    for name in arguments.parts:
-        earlier = results["parts"].get(name) if arguments.add else None
-        for part in measure(PARTS[name], interpreters, task, arguments, earlier):
+    for name in names:
+        found = new_part(PARTS[name], arguments.clock)
+        earlier = results["parts"].get(name)
+        if not arguments.again and earlier is not None and is_same(earlier, found):
+            found["rounds"] = earlier["rounds"]
+        for part in measure(PARTS[name], found, interpreters, task, arguments.rounds):
             results["parts"][name] = part
+            results["parts"] = parts_in_order(results["parts"], list(PARTS))
             save(results, arguments.work)
     print(markdown(results))
     return 0
@@ -163,54 +179,51 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def save(results: dict[str, Any], work: Path) -> None:
     """Write what there is so far."""
-    parts = results["parts"]
-    results["parts"] = {name: parts[name] for name in PARTS if name in parts}
     text = json.dumps(results, indent=1)
     (work / "results.json").write_text(f"{text}\n", encoding="utf-8")
     (work / "results.md").write_text(markdown(results), encoding="utf-8")
 
 
-def prepare(arguments: argparse.Namespace, task: Path) -> None:
+def prepare(parts: Sequence[Part], task: Path, data: Path) -> None:
     """Data for training and models for decoding, unless they are there."""
-    from make_task import find_text, read_lines, write_decoding, write_training
+    from make_models import write_decoding
+    from make_task import write_training
 
-    if not (task / "train.npz").exists():
-        write_training(task, arguments.data)
-    decoding = any(PARTS[name].kind == "decode" for name in arguments.parts)
-    if not decoding or (task / "task.json").exists():
-        return
-    models = {
-        "softmax": arguments.softmax or train("softmax", task),
-        "rela-g": arguments.rela_g or train("rela-g", task),
+    if any(part.kind == "train" for part in parts) and not (task / "train.npz").exists():
+        write_training(task, data)
+    for size in sorted({part.size for part in parts if part.kind == "decode"}):
+        if not (decoding_directory(task, size) / "decode.npz").exists():
+            write_decoding(task, size)
+
+
+def new_part(part: Part, clock: str) -> dict[str, Any]:
+    """What is measured, how and on what, and no rounds yet."""
+    return {
+        "kind": part.kind,
+        "size": part.size,
+        "threads": part.threads,
+        "batch": part.batch,
+        "clock": clock,
+        "version": version(),
+        "machine": machine(part.threads),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "rounds": [],
     }
-    lines = read_lines(find_text(arguments.data, "test_2016_flickr.en"))
-    write_decoding(task, lines, models)
 
 
-def train(kind: str, task: Path) -> Path:
-    """A trained model of the small size; a training that was cut goes on."""
-    run = task / f"run-{kind}"
-    command = [sys.executable, "-m", "nmt.cli.train", "--config", str(task / "config.yaml")]
-    settings = (
-        f"run_dir={run.resolve()}",
-        f"model.attention={kind}",
-        *SMALL_MODEL,
-        "model.dropout=0.3",
-        "train.max_updates=2000",
-        "train.schedule.warmup=400",
-        "train.save_every=500",
-    )
-    subprocess.run([*command, *settings], check=True, stdout=sys.stderr)
-    return run
+def is_same(earlier: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether rounds of an earlier run belong to this one."""
+    return all(earlier[key] == now[key] for key in now if key not in ("date", "rounds"))
 
 
-def machine() -> str:
-    """What it ran on."""
+def machine(threads: int) -> str:
+    """What it runs on."""
     import torch
 
     from nmt.bench.machine import describe_machine
 
-    return str(describe_machine(torch.device("cpu")))
+    torch.set_num_threads(threads)
+    return str(replace(describe_machine(torch.device("cpu")), load=None))
 
 
 def version() -> str:
@@ -230,7 +243,7 @@ class Driver:
         command = [
             str(interpreter), str(HERE / f"drive_{contender.driver}.py"), part.kind,
             "--task", str(task.resolve()), "--size", part.size, "--threads", str(part.threads),
-            "--option", contender.option,
+            "--batch", str(part.batch), "--option", contender.option,
         ]  # fmt: skip
         # Threads that wait go to sleep soon, for everyone alike: see nmt/cli/console.py.
         environment = {
@@ -247,6 +260,7 @@ class Driver:
             stderr=self.log,
             text=True,
             env=environment,
+            start_new_session=True,
         )
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -266,8 +280,8 @@ class Driver:
         return answer
 
     def close(self) -> None:
-        """End the process."""
-        self.process.kill()
+        """End the process and those that it has started."""
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.log.close()
 
@@ -275,71 +289,67 @@ class Driver:
 @contextmanager
 def drivers(part: Part, interpreters: dict[str, Path], task: Path) -> Iterator[list[Driver]]:
     """The processes of all contenders, ready."""
-    contenders = TRAINING if part.kind == "train" else DECODING
     with ExitStack() as stack:
         started = []
-        for contender in contenders:
+        for contender in part.contenders():
             if contender.driver in interpreters:
                 driver = Driver(contender, part, interpreters[contender.driver], task)
                 stack.callback(driver.close)
+                driver.answer()
                 started.append(driver)
-        for driver in started:
-            driver.answer()
         yield started
 
 
 def measure(
-    part: Part,
-    interpreters: dict[str, Path],
-    task: Path,
-    arguments: argparse.Namespace,
-    earlier: dict[str, Any] | None,
+    part: Part, found: dict[str, Any], interpreters: dict[str, Path], task: Path, rounds: int
 ) -> Iterator[dict[str, Any]]:
-    """The part after each of its rounds, which come after those of an earlier run."""
+    """The part after each of the rounds that it lacks."""
     import torch
 
     from nmt.bench.machine import MatrixProduct
 
+    missing = rounds - len(found["rounds"])
+    if missing <= 0:
+        return
     torch.set_num_threads(part.threads)
     product = MatrixProduct(torch.device("cpu"))
-    matrix_rate(product, part, arguments.clock)
-    sentences = len(DecodingData(task).sentences) if part.kind == "decode" else 0
-    requests = requests_of(part, sentences, arguments.updates)
-    found: dict[str, Any] = {
-        "title": part.title,
-        "kind": part.kind,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "threads": part.threads,
-        "clock": arguments.clock,
-        "version": version(),
-        "rounds": [] if earlier is None else earlier["rounds"],
-    }
-    outputs: dict[str, Any] = {}
+    matrix_rate(product, part, found["clock"])
+    warm_up, request = requests_of(part)
     with drivers(part, interpreters, task) as started:
         for driver in started:  # what the first call takes is nobody's
-            driver.ask(requests[0])
-        for number in range(arguments.rounds):
-            measured = {}
-            rate = matrix_rate(product, part, arguments.clock)
+            check(driver.name, driver.ask(warm_up))
+        for _ in range(missing):
+            number = len(found["rounds"])
+            rate = matrix_rate(product, part, found["clock"])
             # Every other round the other way round: nobody always follows the same neighbour.
-            for driver in started if number % 2 == 0 else reversed(started):
-                answer = driver.ask(requests[1])
-                outputs[driver.name] = answer.pop("outputs", None)
-                if part.kind == "decode":
-                    answer["sentences"] = len(outputs[driver.name])
-                measured[driver.name] = answer
-            order = [driver.name for driver in started]
-            one = {"matrix_rate": rate, "measured": {name: measured[name] for name in order}}
-            found["rounds"].append(one)
-            if part.kind == "decode":
-                found["agreement"] = agreement(outputs)
-            print(f"{part.title}: round {number + 1} of {arguments.rounds}", file=sys.stderr)
+            measured = {
+                driver.name: check(driver.name, driver.ask(request))
+                for driver in (started if number % 2 == 0 else reversed(started))
+            }
+            in_order = {driver.name: measured[driver.name] for driver in started}
+            found["rounds"].append({"matrix_rate": rate, "measured": in_order})
+            title = f"{part.kind} {part.size}, batch {part.batch}, {part.threads} threads"
+            print(f"{title}: round {number + 1} of {rounds}", file=sys.stderr)
             yield found
+
+
+def check(name: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer with the number of its outputs instead of them, which all have the right length.
+
+    Some toolkits score the end of an output, which is a step; others stop without.
+    """
+    outputs = answer.pop("outputs", None)
+    if outputs is not None:
+        lengths = {len(output) for output in outputs}
+        if not lengths <= {STEPS - 1, STEPS}:
+            raise SystemExit(f"{name}: expected outputs of {STEPS} tokens, got {sorted(lengths)}")
+        answer["sentences"] = len(outputs)
+    return answer
 
 
 def matrix_rate(product: Callable[[], None], part: Part, clock: str) -> float:
     """Operations a second of a large matrix product, by the same clock as all else."""
-    watch = Clock()
+    watch = Clock(os.getpid())
     for _ in range(MATRIX_PRODUCTS):
         product()
     found = watch.read()
@@ -347,27 +357,15 @@ def matrix_rate(product: Callable[[], None], part: Part, clock: str) -> float:
     return MATRIX_PRODUCTS * MATRIX_OPERATIONS / seconds
 
 
-def requests_of(part: Part, sentences: int, updates: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def requests_of(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     """What warms up, and what is measured."""
     if part.kind == "train":
-        return {"updates": 1}, {"updates": 1 if part.size == "base" else updates}
-    starts = range(0, sentences - part.batch + 1, part.batch)
-    chosen = list(starts)[part.share // 2 :: part.share]
-    batches = [list(range(start, start + part.batch)) for start in chosen]
-    return {"batches": batches[-1:]}, {"batches": batches}
-
-
-def agreement(outputs: dict[str, list[list[int]]]) -> dict[str, float | None]:
-    """The share of translations that are ours; none for what has other weights."""
-    ours = outputs.get("nmt softmax")
-    if ours is None:
-        return {}
-    return {
-        name: None
-        if name.startswith(("opennmt", "nmt rela-g"))
-        else sum(a == b for a, b in zip(found, ours, strict=True)) / len(ours)
-        for name, found in outputs.items()
-    }
+        return {"updates": 1}, {"updates": part.amount}
+    batches = [
+        [number % SENTENCES for number in range(start, start + part.batch)]
+        for start in range(0, part.amount * part.batch, part.batch)
+    ]
+    return {"batches": batches[:2]}, {"batches": batches}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import argparse
 
 import ctranslate2
 from driver import serve
-from task import BEAM, LENGTH_PENALTY, DecodingData, longest_output
+from task import BEAM, LENGTH_PENALTY, STEPS, DecodingData
 
 WORD = "{:06d}"
 
@@ -13,26 +13,29 @@ class CTranslate2Decoder:
     """Its Translator with one worker."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        data = DecodingData(arguments.task, arguments.size)
         self.translator = ctranslate2.Translator(
-            str(arguments.task / f"ctranslate2-{arguments.option}"),
+            str(data.directory / f"ctranslate2-{arguments.option}"),
             device="cpu",
             inter_threads=1,
             intra_threads=arguments.threads,
         )
-        sentences = DecodingData(arguments.task).sentences
-        self.lines = [[WORD.format(number) for number in x[:-1]] for x in sentences]
+        self.lines = [[WORD.format(number) for number in x[:-1]] for x in data.sentences]
 
-    def translate(self, numbers: list[int]) -> list[list[int]]:
-        """Outputs of one batch."""
-        lines = [self.lines[number] for number in numbers]
-        found = self.translator.translate_batch(
-            lines,
-            beam_size=BEAM,
-            length_penalty=LENGTH_PENALTY,
-            max_batch_size=len(lines),
-            max_decoding_length=longest_output(max(map(len, lines))),
-        )
-        return [[int(token) for token in result.hypotheses[0]] for result in found]
+    def translate(self, batches: list[list[int]]) -> list[list[int]]:
+        """Outputs of the batches, one after the other."""
+        outputs = []
+        for batch in batches:
+            found = self.translator.translate_batch(
+                [self.lines[number] for number in batch],
+                beam_size=BEAM,
+                length_penalty=LENGTH_PENALTY,
+                max_batch_size=len(batch),
+                min_decoding_length=STEPS,
+                max_decoding_length=STEPS,
+            )
+            outputs += [[int(token) for token in result.hypotheses[0]] for result in found]
+        return outputs
 
 
 if __name__ == "__main__":

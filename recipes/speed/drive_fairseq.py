@@ -9,6 +9,7 @@ from typing import Any
 os.environ.setdefault("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
 
 import torch
+from driver import Trainer as Driven
 from driver import serve
 from fairseq import options, tasks
 from fairseq.data import indexed_dataset, iterators
@@ -27,6 +28,7 @@ from task import (
     LENGTH_PENALTY,
     PAD,
     SHAPES,
+    STEPS,
     WARMUP,
     DecodingData,
     Shape,
@@ -98,10 +100,11 @@ def make_configuration(directory: Path, shape: Shape) -> Any:
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, input_args=words))
 
 
-class FairseqTrainer:
+class FairseqTrainer(Driven):
     """Its Trainer on its own epoch iterator."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__()
         torch.set_num_threads(arguments.threads)
         torch.manual_seed(1)
         directory = arguments.task / "fairseq"
@@ -133,8 +136,7 @@ class FairseqDecoder:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         torch.set_num_threads(arguments.threads)
-        self.data = DecodingData(arguments.task)
-        assert self.data.norm == "post"
+        self.data = DecodingData(arguments.task, arguments.size)
         directory = arguments.task / "fairseq-decode"
         write_dictionaries(directory, self.data.vocabulary)
         configuration = make_configuration(directory, self.data.shape)
@@ -149,13 +151,18 @@ class FairseqDecoder:
             [self.model],
             task.target_dictionary,
             beam_size=BEAM,
-            max_len_a=2,
-            max_len_b=50,
+            max_len_a=0,
+            max_len_b=STEPS - 1,
+            min_len=STEPS - 1,
             len_penalty=LENGTH_PENALTY,
         )
 
     @torch.inference_mode()
-    def translate(self, numbers: list[int]) -> list[list[int]]:
+    def translate(self, batches: list[list[int]]) -> list[list[int]]:
+        """Outputs of the batches, one after the other."""
+        return [output for batch in batches for output in self.translate_batch(batch)]
+
+    def translate_batch(self, numbers: list[int]) -> list[list[int]]:
         """Outputs of one batch."""
         sentences = [self.data.sentences[number] for number in numbers]
         source = torch.from_numpy(pad(sentences))

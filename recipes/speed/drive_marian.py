@@ -1,144 +1,172 @@
-"""Hugging Face's MarianMT: our batches and a plain training loop; decoding with our weights."""
+"""Marian itself (pymarian): its own trainer, decoder and 8-bit products, with our weights.
+
+Its threads are workers: in training each has half of a batch, and in decoding each translates
+batches of its own, so several batches are given to it at once. One batch alone is the work of one
+thread, whatever their number.
+"""
 
 import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
-import torch
-from driver import serve
-from load_weights import load_layers
+import pymarian
+from driver import Trainer, serve
 from task import (
+    BATCH_TOKENS,
     BEAM,
-    BOS,
     DROPOUT,
     EOS,
-    EPSILON,
+    FIRST_PIECE,
     LABEL_SMOOTHING,
     LEARNING_RATE,
     LENGTH_PENALTY,
-    PAD,
+    PIECES,
     SHAPES,
+    STEPS,
+    WARMUP,
     DecodingData,
-    Shape,
     TrainingData,
-    longest_output,
-    pad,
-    positions,
 )
-from torch.nn import functional
-from transformers import MarianConfig, MarianMTModel
 
-POSITIONS = 512
-
-
-def make_model(shape: Shape, vocabulary: int, *, attention: str) -> MarianMTModel:
-    """A model of its own class."""
-    config = MarianConfig(
-        vocab_size=vocabulary,
-        d_model=shape.dim,
-        encoder_layers=shape.layers,
-        decoder_layers=shape.layers,
-        encoder_attention_heads=shape.heads,
-        decoder_attention_heads=shape.heads,
-        encoder_ffn_dim=shape.feed_forward_dim,
-        decoder_ffn_dim=shape.feed_forward_dim,
-        activation_function="relu",
-        dropout=DROPOUT,
-        attention_dropout=DROPOUT,
-        activation_dropout=0.0,
-        scale_embedding=True,
-        share_encoder_decoder_embeddings=True,
-        tie_word_embeddings=True,
-        max_position_embeddings=POSITIONS,
-        pad_token_id=PAD,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        forced_eos_token_id=EOS,
-        decoder_start_token_id=BOS,
-        attn_implementation=attention,
-    )
-    return MarianMTModel(config)
+WORD = "{:06d}"
+# `Ep. 1 : Up. 2 : Sen. 130 : Cost 9.1 * 2,345 @ 1,200 after 5,000 : ...`: the labels of an update
+UPDATE = re.compile(r" : Up\. [0-9,]+ : .* : Cost [^ ]+ \* ([0-9,]+) ")
 
 
-class MarianTrainer:
-    """The loop of its examples, with torch's fused Adam."""
+def write_data(directory: Path, data: TrainingData) -> None:
+    """The training data as words, and a vocabulary."""
+    directory.mkdir(parents=True, exist_ok=True)
+    words = ["</s>", "<unk>", *map(WORD.format, range(FIRST_PIECE, data.vocabulary))]
+    lines = "".join(f'"{word}": {number}\n' for number, word in enumerate(words))
+    (directory / "vocabulary.yml").write_text(lines, encoding="ascii")
+    for side in ("source", "target"):
+        path = directory / f"train.{side}"
+        if not path.exists():
+            sentences = (data.sentence(side, index)[:-1] for index in range(len(data)))
+            text = (" ".join(map(WORD.format, sentence)) for sentence in sentences)
+            path.write_text("".join(f"{line}\n" for line in text), encoding="ascii")
+
+
+class MarianTrainer(Trainer):
+    """`pymarian train` in a process that is stopped while others have their turn."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        torch.set_num_threads(arguments.threads)
-        torch.manual_seed(1)
-        self.data = TrainingData(arguments.task)
-        shape = SHAPES[arguments.size]
-        self.model = make_model(shape, self.data.vocabulary, attention=arguments.option).train()
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), lr=LEARNING_RATE / 100, betas=(0.9, 0.98), fused=True
+        directory = arguments.task / "marian"
+        write_data(directory, TrainingData(arguments.task))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pymarian", "train", *training_options(directory, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
-        self.number = 0
+        self.pid = self.process.pid
+        self.update()
+        self.pause()
 
     def update(self) -> int:
-        """One update."""
-        indices = self.data.batch(self.number)
-        self.number += 1
-        source = torch.from_numpy(self.data.padded("source", indices))
-        target = torch.from_numpy(self.data.padded("target", indices))
-        start = torch.full((len(target), 1), BOS)
-        logits = self.model(
-            input_ids=source,
-            attention_mask=source.ne(PAD),
-            decoder_input_ids=torch.cat([start, target[:, :-1]], dim=1),
-            use_cache=False,
-        ).logits
-        loss = functional.cross_entropy(
-            logits.flatten(0, 1),
-            target.flatten(),
-            ignore_index=PAD,
-            label_smoothing=LABEL_SMOOTHING,
-        )
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        return int(target.ne(PAD).sum())
+        """Wait until it says that it has made an update."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            found = UPDATE.search(line)
+            if found:
+                return int(found[1].replace(",", ""))
+            sys.stderr.write(line)
+        raise SystemExit("pymarian train has ended")
+
+    def resume(self) -> None:
+        """Go on, to the end of the update in which it was stopped."""
+        os.kill(self.pid, signal.SIGCONT)
+        self.update()
+
+    def pause(self) -> None:
+        """Stop, in whatever it does."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
+
+
+def training_options(directory: Path, arguments: argparse.Namespace) -> list[str]:
+    """What makes its model, batches and updates as those of the others."""
+    shape = SHAPES[arguments.size]
+    settings = {
+        "type": "transformer",
+        "model": directory / f"model-{os.getpid()}.npz",
+        "dim-emb": shape.dim,
+        "enc-depth": shape.layers,
+        "dec-depth": shape.layers,
+        "transformer-heads": shape.heads,
+        "transformer-dim-ffn": shape.feed_forward_dim,
+        "transformer-ffn-activation": "relu",
+        "transformer-dropout": DROPOUT,
+        "transformer-dropout-attention": DROPOUT,
+        "label-smoothing": LABEL_SMOOTHING,
+        "learn-rate": LEARNING_RATE,
+        "lr-warmup": WARMUP,
+        "lr-decay-inv-sqrt": WARMUP,
+        "clip-norm": 0,
+        "cpu-threads": arguments.threads,
+        "mini-batch-words": BATCH_TOKENS,
+        "mini-batch": BATCH_TOKENS,  # sentences: no limit
+        "maxi-batch": 1000,
+        "disp-freq": 1,
+        "save-freq": 1_000_000,
+        "max-length": 256,
+        "seed": 1,
+    }
+    words = [f"{directory}/train.source", f"{directory}/train.target"]
+    options = ["--train-sets", *words, "--vocabs", *2 * [f"{directory}/vocabulary.yml"]]
+    options += ["--optimizer-params", "0.9", "0.98", "1e-09"]
+    for name, value in settings.items():
+        options += [f"--{name}", str(value)]
+    return [*options, "--tied-embeddings-all", "--sync-sgd", "--disp-label-counts"]
 
 
 class MarianDecoder:
-    """Its `generate`, stopping as early as it can."""
+    """Its Translator; --option is the type of the weights."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        torch.set_num_threads(arguments.threads)
-        self.data = DecodingData(arguments.task)
-        assert self.data.norm == "post", "MarianMT normalises after the sum"
-        shape = self.data.shape
-        self.model = make_model(shape, self.data.vocabulary, attention=arguments.option).eval()
-        with torch.no_grad():
-            load_weights(self.model, self.data)
-
-    @torch.inference_mode()
-    def translate(self, numbers: list[int]) -> list[list[int]]:
-        """Outputs of one batch."""
-        source = torch.from_numpy(pad([self.data.sentences[number] for number in numbers]))
-        found = self.model.generate(
-            input_ids=source,
-            attention_mask=source.ne(PAD).long(),
-            num_beams=BEAM,
-            do_sample=False,
-            early_stopping=True,
-            length_penalty=LENGTH_PENALTY,
-            max_length=longest_output(source.shape[1]),
+        data = DecodingData(arguments.task, arguments.size)
+        directory = data.directory / "marian"
+        model = directory / "model.npz"
+        if arguments.option == "int8":
+            model = convert(model)
+        vocabulary = directory / "vocabulary.yml"
+        # The end of the source counts as a piece; the limit is reached a step later than it says.
+        factor = (STEPS - 0.5) / (PIECES + 1)
+        self.translator = pymarian.Translator(
+            f"--models {model} --vocabs {vocabulary} {vocabulary} "
+            f"--cpu-threads {arguments.threads} --beam-size {BEAM} --normalize {LENGTH_PENALTY} "
+            f"--max-length-factor {factor} --mini-batch {arguments.batch} --maxi-batch 1 --quiet"
         )
-        return [without_controls(output) for output in found.tolist()]
+        self.lines = [" ".join(map(WORD.format, x[:-1])) for x in data.sentences]
+
+    def translate(self, batches: list[list[int]]) -> list[list[int]]:
+        """Outputs of the batches; single sentences come one after the other, as from a user."""
+        single = all(len(batch) == 1 for batch in batches)
+        requests = batches if single else [[number for batch in batches for number in batch]]
+        outputs: list[list[int]] = []
+        for request in requests:
+            found = self.translator.translate([self.lines[number] for number in request])
+            outputs += [[int(word) for word in line.split()] for line in found]
+        return outputs
 
 
-def without_controls(output: list[int]) -> list[int]:
-    """The numbers after the start and before the end."""
-    output = output[1:]
-    return output[: output.index(EOS)] if EOS in output else output
-
-
-def load_weights(model: MarianMTModel, data: DecodingData) -> None:
-    """Put our weights in the place of its own."""
-    table = torch.from_numpy(positions(POSITIONS, data.shape.dim))
-    model.model.shared.weight.copy_(torch.from_numpy(data.weight("target_embedding")))
-    for side, name in ((model.model.encoder, "encoder"), (model.model.decoder, "decoder")):
-        side.embed_positions.weight.copy_(table)
-        load_layers(side.layers, data, name, epsilon=EPSILON)
+def convert(model: Path) -> Path:
+    """The model with weights of 8 bits, made once."""
+    output = model.with_name("model.intgemm8.bin")
+    if not output.exists() or output.stat().st_mtime < model.stat().st_mtime:
+        command = [sys.executable, "-m", "pymarian", "convert", "--gemm-type", "intgemm8"]
+        subprocess.run([*command, "--from", str(model), "--to", str(output)], check=True)
+    return output
 
 
 if __name__ == "__main__":
+    assert EOS == FIRST_PIECE - 2, "the rows of its embeddings are ours from the end on"
     serve(MarianTrainer, MarianDecoder)

@@ -4,9 +4,10 @@ import argparse
 import itertools
 
 import torch
-from driver import serve
-from make_task import WORD, training_config
-from task import BEAM, LENGTH_PENALTY, DecodingData, TrainingData
+from driver import Trainer, serve
+from make_models import WORD
+from make_task import training_config
+from task import BEAM, LENGTH_PENALTY, STEPS, DecodingData, TrainingData
 
 from nmt.bench.training import Task, TrainingModel
 from nmt.data.batching import BatchStream
@@ -16,10 +17,11 @@ from nmt.decoding.translator import Translator
 NO_LIMIT = 10_000_000  # tokens of a batch: its sentences are counted instead
 
 
-class OurTrainer:
+class OurTrainer(Trainer):
     """Updates as nmt-train makes them, the next batches made by a thread meanwhile."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__()
         torch.set_num_threads(arguments.threads)
         config = training_config(arguments.task, arguments.size)
         corpus = prepare(config).train
@@ -47,22 +49,29 @@ class OurDecoder:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         kind, _, weights = arguments.option.partition(",")
-        self.data = DecodingData(arguments.task)
-        model = arguments.task / f"model-{kind}"
+        data = DecodingData(arguments.task, arguments.size)
         self.translator = Translator.load(
-            model, device="cpu", int8=weights == "int8", threads=arguments.threads
+            data.directory / f"model-{kind}",
+            device="cpu",
+            int8=weights == "int8",
+            threads=arguments.threads,
         )
-        self.lines = [" ".join(WORD.format(i) for i in x[:-1]) for x in self.data.sentences]
+        self.lines = [" ".join(WORD.format(i) for i in x[:-1]) for x in data.sentences]
 
-    def translate(self, numbers: list[int]) -> list[list[int]]:
-        """Outputs of one batch."""
-        found = self.translator.translate(
-            [self.lines[number] for number in numbers],
-            beam=BEAM,
-            length_penalty=LENGTH_PENALTY,
-            batch_tokens=NO_LIMIT,
-        )
-        return [list(translation.ids) for translation in found]
+    def translate(self, batches: list[list[int]]) -> list[list[int]]:
+        """Outputs of the batches, one after the other."""
+        outputs = []
+        for batch in batches:
+            found = self.translator.translate(
+                [self.lines[number] for number in batch],
+                beam=BEAM,
+                length_penalty=LENGTH_PENALTY,
+                min_length=STEPS - 1,
+                max_length=STEPS - 1,
+                batch_tokens=NO_LIMIT,
+            )
+            outputs += [list(translation.ids) for translation in found]
+        return outputs
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """OpenNMT-py: its options, batches by length, trainer and beam search.
 
 Its layers normalise before the sublayer only, so our weights do not fit: it translates with random
-weights, and the outputs of a batch are as long as ours are on average.
+weights of its own.
 """
 
 import argparse
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from driver import serve
+from driver import Trainer, serve
 from onmt.inputters.dynamic_iterator import build_dynamic_dataset_iter
 from onmt.model_builder import build_model
 from onmt.opts import train_opts
@@ -28,6 +28,7 @@ from task import (
     LEARNING_RATE,
     LENGTH_PENALTY,
     SHAPES,
+    STEPS,
     WARMUP,
     DecodingData,
     Shape,
@@ -117,10 +118,11 @@ def make_model(options: Any) -> tuple[Any, Any, Any]:
     return model, vocabularies, transforms
 
 
-class OpenNMTTrainer:
+class OpenNMTTrainer(Trainer):
     """Its Trainer on its own iterator."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__()
         torch.set_num_threads(arguments.threads)
         torch.manual_seed(1)
         directory = arguments.task / "opennmt"
@@ -147,7 +149,7 @@ class OpenNMTDecoder:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         torch.set_num_threads(arguments.threads)
-        self.data = DecodingData(arguments.task)
+        self.data = DecodingData(arguments.task, arguments.size)
         directory = arguments.task / "opennmt-decode"
         write_vocabulary(directory / "vocabulary.txt", self.data.vocabulary)
         for side in ("source", "target"):
@@ -158,6 +160,8 @@ class OpenNMTDecoder:
             model.eval(),
             self.vocabularies,
             beam_size=BEAM,
+            min_length=STEPS - 1,
+            max_length=STEPS,
             max_length_ratio=0,
             global_scorer=GNMTGlobalScorer(LENGTH_PENALTY, 0.0, "avg", "none"),
             dump_beam="",
@@ -170,19 +174,18 @@ class OpenNMTDecoder:
         self.numbers[:FIRST_PIECE] = [self.padding, unknown, end, unknown]
         assert self.numbers[EOS] == end
 
-    def translate(self, numbers: list[int]) -> list[list[int]]:
-        """Outputs of one batch, all of one length."""
+    def translate(self, batches: list[list[int]]) -> list[list[int]]:
+        """Outputs of the batches, one after the other."""
+        return [output for batch in batches for output in self.translate_batch(batch)]
+
+    def translate_batch(self, numbers: list[int]) -> list[list[int]]:
+        """Outputs of one batch."""
         sentences = [[self.numbers[i] for i in self.data.sentences[n]] for n in numbers]
         lengths = torch.tensor([len(sentence) for sentence in sentences])
-        source = torch.full((len(sentences), int(lengths.max()), 1), self.padding)
-        for row, sentence in enumerate(sentences):
-            source[row, : len(sentence), 0] = torch.tensor(sentence)
-        wanted = round(sum(self.data.output_lengths[n] for n in numbers) / len(numbers)) + 1
-        self.translator.min_length = wanted - 1
-        self.translator.max_length = wanted
+        source = torch.tensor(sentences)[:, :, None]
         batch = {"src": source, "srclen": lengths, "ind_in_bucket": list(range(len(numbers)))}
         found = self.translator.translate_batch(batch, attn_debug=False)
-        return [outputs[0].tolist()[: wanted - 1] for outputs in found["predictions"]]
+        return [outputs[0].tolist()[: STEPS - 1] for outputs in found["predictions"]]
 
 
 if __name__ == "__main__":

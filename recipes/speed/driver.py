@@ -2,11 +2,6 @@
 
 A driver is a process of its own, in the environment of its toolkit. Requests and answers are lines
 of JSON on standard input and output; whatever a toolkit prints goes to standard error.
-
-A trainer has `update()`, which makes one whole update (batching, forward, backward, optimizer) and
-returns its target tokens without padding but with the end of each sentence. A decoder has
-`translate(numbers)`, which translates the sentences of those numbers as one batch and returns the
-numbers of each output without start and end.
 """
 
 import argparse
@@ -18,17 +13,40 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")  # a second, of the times in /proc
 
-class Trainer(Protocol):
-    """A model in training."""
 
-    def update(self) -> int: ...
+class Trainer:
+    """A model in training, in this process unless it says otherwise."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def update(self) -> int:
+        """Make one whole update: batching, forward, backward, optimizer.
+
+        Returns its target tokens without padding but with the end of each sentence.
+        """
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Get ready for updates."""
+
+    def pause(self) -> None:
+        """Take no time of the processors until `resume`."""
+
+    def close(self) -> None:
+        """End what was started."""
 
 
 class Decoder(Protocol):
     """A model that translates."""
 
-    def translate(self, numbers: list[int]) -> list[list[int]]: ...
+    def translate(self, batches: list[list[int]]) -> list[list[int]]:
+        """Translate batches of sentences, which are given by their numbers.
+
+        Returns the ids of each output without start and end.
+        """
 
 
 def serve(
@@ -39,8 +57,9 @@ def serve(
     parser = argparse.ArgumentParser()
     parser.add_argument("work", choices=["train", "decode"])
     parser.add_argument("--task", type=Path, required=True)
-    parser.add_argument("--size", default="small")
+    parser.add_argument("--size", required=True)
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--option", default="")
     arguments = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
@@ -58,31 +77,53 @@ def serve(
         else:
             answer = measure_decoding(decoder, request["batches"])
         print(json.dumps(answer), file=answers, flush=True)
+    if arguments.work == "train":
+        trainer.close()
 
 
 def measure_training(trainer: Trainer, updates: int) -> dict[str, Any]:
-    """The target tokens of some updates and the time they took."""
-    clock = Clock()
+    """The target tokens of some updates, the time they took, and the peak memory so far."""
+    trainer.resume()
+    clock = Clock(trainer.pid)
     tokens = sum(trainer.update() for _ in range(updates))
-    return {"tokens": tokens, **clock.read()}
+    answer = {"tokens": tokens, **clock.read(), "memory": peak_memory(trainer.pid)}
+    trainer.pause()
+    return answer
 
 
 def measure_decoding(decoder: Decoder, batches: list[list[int]]) -> dict[str, Any]:
-    """The translations of some batches and the time they took."""
-    clock = Clock()
-    outputs = [output for batch in batches for output in decoder.translate(batch)]
-    return {**clock.read(), "outputs": outputs}
+    """The translations of some batches, the time they took, and the peak memory so far."""
+    clock = Clock(os.getpid())
+    outputs = decoder.translate(batches)
+    return {**clock.read(), "memory": peak_memory(os.getpid()), "outputs": outputs}
 
 
 class Clock:
-    """Time since it was made: on the wall, and that of the processors for this process."""
+    """Time since it was made: on the wall, and that of the processors for a process."""
 
-    def __init__(self) -> None:
-        self.wall, self.processors = time.perf_counter(), time.process_time()
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.wall, self.processors = time.perf_counter(), processor_seconds(pid)
 
     def read(self) -> dict[str, float]:
         """Both in seconds; the second is the sum over all threads."""
         return {
             "seconds": time.perf_counter() - self.wall,
-            "cpu_seconds": time.process_time() - self.processors,
+            "cpu_seconds": processor_seconds(self.pid) - self.processors,
         }
+
+
+def processor_seconds(pid: int) -> float:
+    """The time that the processors have worked for all threads of a process."""
+    if pid == os.getpid():
+        return time.process_time()
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
+    return sum(map(int, fields[11:13])) / CLOCK_TICKS  # utime and stime
+
+
+def peak_memory(pid: int) -> int:
+    """The most memory in bytes that a process has had resident."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").split("\n"):
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("Linux says VmHWM of every process")

@@ -53,9 +53,38 @@ PEERS = {
         ),
         empty_modules=("spacy",),
     ),
-    "marian": Peer(
+    "eole": Peer(
+        (
+            TORCH,
+            "numpy>=2",
+            "PyYAML",
+            "pydantic",
+            "rich",
+            "six",
+            "pandas",
+            "sacrebleu",
+            "safetensors",
+            "tensorboard",
+            "huggingface-hub",
+            "sentencepiece",
+        ),
+        (
+            "eole==0.6.4",
+            "configargparse",
+            "pyonmttok",
+            "rapidfuzz",
+            "pyahocorasick",
+            "subword-nmt",
+            "tokenizers",
+        ),
+    ),
+    "huggingface": Peer(
         (TORCH, "numpy", "PyYAML", "regex", "requests", "tqdm", "packaging", "safetensors"),
         ("transformers==4.57.1", "huggingface-hub<1.0", "tokenizers==0.22.1"),
+    ),
+    "marian": Peer(
+        ("numpy", "PyYAML", "tqdm", "portalocker", "requests", "huggingface-hub", "sentencepiece"),
+        ("pymarian==1.12.42",),
     ),
     "ctranslate2": Peer(("numpy", "PyYAML"), ("ctranslate2==4.8.4", "setuptools")),
 }

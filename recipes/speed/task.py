@@ -1,12 +1,10 @@
 """What all toolkits train on and translate, as plain arrays that numpy alone can read.
 
-`train.npz`: all pairs as numbers, and an order of batches. `decode.npz`: sentences sorted by length
-(source numbers with the end symbol), the lengths of our translations, and, under `weight/NAME`, the
-weights of our softmax model.
-`task.json`: the shapes. The numbers 0 to 3 are padding, start, end and unknown.
+`train.npz`: all pairs as numbers, and an order of batches. `decode-SIZE/decode.npz`: under
+`weight/NAME`, the weights of a model with softmax attention, and the sentences to translate, as
+source numbers with the end symbol. The numbers 0 to 3 are padding, start, end and unknown.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,17 @@ class Shape:
     feed_forward_dim: int
 
 
-SHAPES = {"small": Shape(256, 4, 3, 1024), "base": Shape(512, 8, 6, 2048)}
+SHAPES = {
+    "small": Shape(128, 4, 2, 512),
+    "middle": Shape(256, 4, 3, 1024),
+    "base": Shape(512, 8, 6, 2048),
+}
+# All sentences have one length, and so have all outputs: a translation is the same work for
+# everyone, and nobody waits for a long one.
+PIECES = 16  # of a sentence, the end not counted
+STEPS = 16  # of the search: tokens of an output, with its end where a toolkit scores that
+VOCABULARY = 8000
+SENTENCES = 1024
 
 
 class TrainingData:
@@ -71,22 +79,21 @@ class TrainingData:
 class DecodingData:
     """Sentences to translate and the model to do it with."""
 
-    def __init__(self, directory: Path) -> None:
-        self.arrays = np.load(directory / "decode.npz")
-        self.description = json.loads((directory / "task.json").read_text(encoding="utf-8"))
-        self.shape = Shape(**self.description["model"]["shape"])
-        self.norm = self.description["model"]["norm"]
-        self.vocabulary = self.description["model"]["vocabulary"]
-        tokens, offsets = self.arrays["tokens"], self.arrays["offsets"]
-        self.sentences = [
-            tokens[offsets[index] : offsets[index + 1]].tolist()
-            for index in range(len(offsets) - 1)
-        ]
-        self.output_lengths = self.arrays["output_lengths"].tolist()
+    def __init__(self, task: Path, size: str) -> None:
+        self.directory = decoding_directory(task, size)
+        self.arrays = np.load(self.directory / "decode.npz")
+        self.shape = SHAPES[size]
+        self.vocabulary = VOCABULARY
+        self.sentences = self.arrays["sentences"].tolist()
 
     def weight(self, name: str) -> Any:
         """A weight of our model, by our name."""
         return self.arrays[f"weight/{name}"]
+
+
+def decoding_directory(task: Path, size: str) -> Path:
+    """Where the models of a size and the sentences for them are."""
+    return task / f"decode-{size}"
 
 
 def pad(sentences: Any) -> Any:
@@ -95,11 +102,6 @@ def pad(sentences: Any) -> Any:
     for row, sentence in enumerate(sentences):
         padded[row, : len(sentence)] = sentence
     return padded
-
-
-def longest_output(source: int) -> int:
-    """Tokens that an output may have, the end not counted, as nmt-translate has it."""
-    return 2 * source + 50
 
 
 def positions(count: int, dim: int) -> Any:

@@ -1,29 +1,32 @@
 """Our own part of the comparison with other toolkits, on a few lines of text."""
 
 import argparse
+import os
+import subprocess
 import sys
-from dataclasses import replace
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
-from translation_models import WORDS, make_config, make_directory, random_lines
+from translation_models import random_lines
 
-from nmt.data.codec import Codec
-from nmt.decoding.translator import Translator
-from nmt.model.transformer import Transformer
+from nmt.checkpoint.model_directory import load_model
+from nmt.exchange.marian import import_marian
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "speed"))
 
-from compare import PARTS, agreement, requests_of
+import make_models
+from compare import GROUPS, PARTS, check, is_same, requests_of
 from drive_nmt import OurDecoder, OurTrainer
-from driver import measure_decoding, measure_training
-from make_task import ends, write_decoding, write_training
-from task import BOS, EOS, DecodingData, TrainingData
+from driver import Clock, measure_decoding, measure_training, peak_memory
+from make_models import write_decoding
+from make_task import write_training
+from task import EOS, STEPS, DecodingData, TrainingData
 
 
 def options(task: Path, option: str) -> argparse.Namespace:
-    return argparse.Namespace(task=task, size="small", threads=1, option=option)
+    return argparse.Namespace(task=task, size="small", threads=1, option=option, batch=4)
 
 
 def test_training_counts_every_target_token_once(tmp_path: Path) -> None:
@@ -46,49 +49,74 @@ def test_training_counts_every_target_token_once(tmp_path: Path) -> None:
     assert found["seconds"] > 0.0
 
 
-def test_translations_go_from_numbers_to_numbers(tmp_path: Path) -> None:
-    """They are those of nmt-translate on the text."""
+@pytest.fixture(scope="module")
+def decoding_task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models of the smallest size."""
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed: no export to it")
-    config = make_config()
-    config = replace(config, model=replace(config.model, tie_embeddings="all"))
-    words = " ".join(WORDS)
-    codec = Codec.learn(config.data, [(words, words.upper())], shared_vocabulary=True)
-    torch.manual_seed(2)
-    size = len(codec.target.vocabulary)
-    model = Transformer(config.model, source_vocabulary_size=size, target_vocabulary_size=size)
-    with torch.no_grad():  # outputs of random weights end seldom
-        end = model.output_weight[EOS]
-        model.decoder[-1].feed_forward_residual.norm.bias.copy_(2.0 * end / end.dot(end))
-    path = make_directory(tmp_path / "model", config, codec, model.eval())
-    lines = ["the strange man", *random_lines(9, longest=6)]
-    write_decoding(tmp_path / "task", lines, {"softmax": path})
-    data = DecodingData(tmp_path / "task")
-    lines.sort(key=lambda line: len(codec.source.encode(line)))
-    expected = Translator.load(path, device="cpu").translate(lines, beam=4, length_penalty=0.6)
-    pairs = [(codec.source.encode(x), list(y.ids)) for x, y in zip(lines, expected, strict=True)]
-    pairs = [(source, output) for source, output in pairs if ends(source, len(output))]
-    assert len(pairs) > 5
-    assert data.sentences == [source for source, _ in pairs]
-    assert data.weight("target_embedding").shape == (size, 32)
-    decoder = OurDecoder(options(tmp_path / "task", "softmax"))
-    found = measure_decoding(decoder, [[0, 1, 2], [3], list(range(4, len(pairs)))])
-    assert found["outputs"] == [output for _, output in pairs]
-    assert not any(BOS in output or EOS in output for output in found["outputs"])
+    task = tmp_path_factory.mktemp("task")
+    write_decoding(task, "small")
+    return task
 
 
-def test_batches_are_spread_over_all_lengths() -> None:
-    warm_up, measured = requests_of(PARTS["decode-64-2"], 1000, 1)
-    assert [batch[0] for batch in measured["batches"]] == [128, 384, 640, 896]
-    assert all(batch == list(range(batch[0], batch[0] + 64)) for batch in measured["batches"])
-    assert warm_up["batches"] == measured["batches"][-1:]
-    _, single = requests_of(PARTS["decode-1-1"], 1000, 1)
-    assert [batch[0] for batch in single["batches"]] == list(range(20, 1000, 40))
-    assert all(len(batch) == 1 for batch in single["batches"])
+def test_outputs_have_the_length_that_everyone_has(decoding_task: Path) -> None:
+    decoder = OurDecoder(options(decoding_task, "softmax"))
+    found = measure_decoding(decoder, [[0, 1, 2], [3]])
+    assert [len(output) for output in found["outputs"]] == 4 * [STEPS - 1]
+    assert found["memory"] > 100e6
+    assert check("nmt", found)["sentences"] == 4
+    alone = measure_decoding(decoder, [[3]])
+    assert alone["outputs"] == decoder.translate([[0, 1, 2], [3]])[3:]
+    with pytest.raises(SystemExit, match="peer: expected outputs of 16"):
+        check("peer", {"outputs": [[4], 15 * [4]]})
 
 
-def test_agreement_is_asked_only_of_the_same_weights() -> None:
-    ours = [[5], [6, 7]]
-    found = agreement(
-        {"nmt softmax": ours, "marian": [[5], [6]], "opennmt": [[1]], "nmt rela-g": [[2], [3]]}
+def test_marian_has_our_weights(decoding_task: Path, tmp_path: Path) -> None:
+    """Its file, imported again, has the same numbers, but that the bias forbids the end."""
+    data = DecodingData(decoding_task, "small")
+    marian = data.directory / "marian"
+    words = marian / "vocabulary.yml"
+    import_marian(marian / "model.npz", [words, words], tmp_path / "model", languages={})
+    found = {k: v.numpy() for k, v in load_model(tmp_path / "model").model.state_dict().items()}
+    assert found.pop("output_bias")[EOS] == make_models.NEVER
+    names = {name.removeprefix("weight/") for name in data.arrays if "weight/" in name}
+    assert found.keys() == names
+    for name, value in found.items():
+        assert np.array_equal(value, data.weight(name)), name
+
+
+def test_time_and_memory_of_another_process() -> None:
+    """As those of the trainer that is a process of its own."""
+    program = (
+        "import time; x = b'x' * 80_000_000; e = time.time() + 60\nwhile time.time() < e: pass"
     )
-    assert found == {"nmt softmax": 1.0, "marian": 0.5, "opennmt": None, "nmt rela-g": None}
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        try:
+            deadline = time.monotonic() + 50
+            clock = Clock(process.pid)
+            while peak_memory(process.pid) < 80e6 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert 80e6 < peak_memory(process.pid) < 200e6
+            while clock.read()["cpu_seconds"] < 0.05 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert clock.read()["cpu_seconds"] >= 0.05
+        finally:
+            process.kill()
+    assert Clock(os.getpid()).read()["cpu_seconds"] >= 0.0
+
+
+def test_parts_and_their_requests() -> None:
+    """Three sizes, two batch sizes and two numbers of threads make twelve parts of decoding."""
+    assert len(GROUPS["decode"]) == 12
+    warm_up, measured = requests_of(PARTS["decode-base-64-2"])
+    assert measured["batches"] == [list(range(64)), list(range(64, 128))]
+    assert warm_up == measured
+    _, single = requests_of(PARTS["decode-small-1-1"])
+    assert single["batches"] == [[number] for number in range(64)]
+    assert requests_of(PARTS["train-middle-2"])[1] == {"updates": 2}
+
+
+def test_rounds_of_another_version_are_not_mixed() -> None:
+    earlier = {"version": "1", "machine": "a", "date": "x", "rounds": [1]}
+    assert is_same(earlier, {**earlier, "date": "y", "rounds": []})
+    assert not is_same(earlier, {**earlier, "version": "2"})
+    assert not is_same(earlier, {**earlier, "machine": "b"})
