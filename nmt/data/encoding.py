@@ -235,4 +235,6 @@ def _work(chunk: Chunk) -> Any:
 
 def available_cores() -> int:
     """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

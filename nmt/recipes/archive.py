@@ -25,7 +25,7 @@ from typing import IO, cast
 
 from nmt.errors import DataError, StorageError
 from nmt.storage.directories import built_directory, install_directory
-from nmt.storage.files import storage_errors
+from nmt.storage.files import open_flags, storage_errors
 
 COPY_BYTES = 1 << 18
 MAX_RATIO = 40  # text shrinks to a tenth at most
@@ -138,7 +138,7 @@ def _write(member: ArchiveMember, path: Path, *, name: str) -> None:
     written = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = open_flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW", "O_BINARY")
         file = open(os.open(path, flags, 0o644), "wb")  # noqa: SIM115 (closed below)
     except OSError as error:
         raise StorageError(f"{path}: cannot be written ({error.strerror})") from error

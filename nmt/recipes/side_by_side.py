@@ -26,7 +26,9 @@ DEVICES = "CUDA_VISIBLE_DEVICES"
 POLL_SECONDS = 0.2
 REPORT_SECONDS = 60.0  # between two lines about the same run where there is no terminal
 TAIL_BYTES = 64 << 10  # of a file, to find its last lines
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGUSR1: 0}
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    EXIT_CODES |= {signal.SIGHUP: 129, signal.SIGUSR1: 0}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from nmt.storage.hashing import bytes_sha256, file_sha256
 
 logger = logging.getLogger(__name__)
 
+REQUEUE = getattr(signal, "SIGUSR1", None)  # how SLURM asks to stop; Windows has no such signal
+
 StageName = Literal["prepare", "train", "average", "translate", "score", "analyze"]
 STAGES: tuple[StageName, ...] = get_args(StageName)
 AVERAGED = 5
@@ -261,7 +263,7 @@ def execute(line: Sequence[str]) -> None:
             process.send_signal(number)
 
     handlers = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number in filter(None, (signal.SIGTERM, REQUEUE)):
         handlers[number] = signal.signal(number, pass_on)
     try:
         with subprocess.Popen(line) as process:
@@ -272,7 +274,7 @@ def execute(line: Sequence[str]) -> None:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if signal.SIGUSR1 in received and code in (0, -signal.SIGUSR1):
+    if REQUEUE is not None and REQUEUE in received and code in (0, -REQUEUE):
         raise FailedError(0)  # stopped, perhaps before it had begun, to be queued again
     if code:
         raise FailedError(exit_code(code))

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 
 from nmt import errors
+from nmt.data.encoding import available_cores
 from nmt.errors import UserError
 from nmt.serving.messages import (
     Message,
@@ -26,6 +27,7 @@ from nmt.serving.waiting import LineBatch, RefusedError, WaitingLines
 logger = logging.getLogger(__name__)
 
 COMMAND = (sys.executable, "-m", "nmt.serving.worker")
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows every signal kills
 PAUSES = (0.0, 1.0, 5.0, 30.0)  # seconds before a worker that cannot start is started again
 
 
@@ -82,7 +84,7 @@ class ServingWorker:
         """End the process at once."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process.pid, signal.SIGKILL)  # process.kill() may reap it unseen
+                os.kill(self.process.pid, KILL)  # process.kill() may reap it unseen
 
     async def end(self) -> int:
         """Let the process end when it has finished its work; its exit code."""
@@ -123,7 +125,7 @@ class Pool:
             [] if count is not None else [await ServingWorker.start(self.plan, self.waiting.wake)]
         )
         if count is None:
-            count = len(os.sched_getaffinity(0)) if first[0].device == "cpu" else 1
+            count = available_cores() if first[0].device == "cpu" else 1
         starts = [
             ServingWorker.start(self.plan, self.waiting.wake) for _ in range(count - len(first))
         ]

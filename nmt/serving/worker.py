@@ -78,8 +78,9 @@ def main() -> None:
 
 def work() -> None:
     """Answer all messages on standard input."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not come between messages

@@ -1,7 +1,9 @@
 """Files that appear whole or not at all: written under another name, synced, then renamed."""
 
 import errno
+import functools
 import hashlib
+import operator
 import os
 import secrets
 import socket
@@ -65,9 +67,15 @@ def install_file(temporary: Path, path: Path) -> None:
         sync_directory(path.parent)
 
 
+def open_flags(*names: str) -> int:
+    """Flags for os.open, without those that this system does not have."""
+    return functools.reduce(operator.or_, (getattr(os, name, 0) for name in names))
+
+
 def sync_file(path: Path) -> None:
     """Make the content of a file survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # Windows syncs only what may be written.
+    descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
@@ -75,7 +83,9 @@ def sync_file(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut."""
+    """Make the names in a directory survive a power cut, where the system can."""
+    if os.name != "posix":
+        return
     try:
         sync_file(path)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Locks that the kernel frees when their holder dies, however it dies; the lock files stay."""
 
 import errno
-import fcntl
+import importlib
 import json
 import logging
 import os
@@ -11,16 +11,18 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from nmt.errors import LockedError, StorageError
 from nmt.storage.directories import recover
-from nmt.storage.files import make_directories, storage_errors
+from nmt.storage.files import make_directories, open_flags, storage_errors
 
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
 PATIENCE = 0.5  # seconds: a process that is just ending may still hold the lock
-BUSY = (errno.EWOULDBLOCK, errno.EACCES)
+BUSY = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
+BEYOND = 1 << 30  # the byte that Windows locks: others may read those before it
 NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
 
 
@@ -28,7 +30,7 @@ class LockFile:
     """An open file that one process at a time can hold; it names the process."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = open_flags("O_RDWR", "O_BINARY", *(["O_CREAT"] if create else []))
         self.path = path
         self.descriptor = os.open(path, flags, 0o666)
         self.process = os.getpid()
@@ -53,13 +55,15 @@ class LockFile:
         with storage_errors(self.path):
             os.ftruncate(self.descriptor, 0)
             owner = {"pid": os.getpid(), "host": socket.gethostname()}
-            os.pwrite(self.descriptor, json.dumps(owner).encode(), 0)
+            os.lseek(self.descriptor, 0, os.SEEK_SET)
+            os.write(self.descriptor, json.dumps(owner).encode())
         return True
 
     def owner(self) -> str:
         """Who holds the lock, as far as the file tells."""
         try:
-            match json.loads(os.pread(self.descriptor, 4096, 0)):
+            os.lseek(self.descriptor, 0, os.SEEK_SET)
+            match json.loads(os.read(self.descriptor, 4096)):
                 case {"pid": int(pid), "host": str(host)}:
                     return f"process {pid} on {host}"
         except (OSError, ValueError):
@@ -76,21 +80,36 @@ def close_in_child() -> None:
         lock.close()
 
 
-os.register_at_fork(after_in_child=close_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=close_in_child)
 
 
 def take_lock(descriptor: int, path: Path, *, wait: bool = False) -> bool:
     """Lock an open file for this process; false when another holds it and we do not wait."""
+    while True:
+        try:
+            lock_descriptor(descriptor, wait=wait)
+            return True
+        except OSError as error:
+            if error.errno not in BUSY:
+                raise StorageError(
+                    f"{path}: this file system cannot lock files ({error.strerror}); "
+                    "choose a directory on another one"
+                ) from error
+            if not wait:  # otherwise Windows, which waits for some seconds only, is asked again
+                return False
+
+
+def lock_descriptor(descriptor: int, *, wait: bool) -> None:
+    """Lock an open file by the call of this system, or raise OSError."""
     try:
+        import fcntl
+    except ImportError:
+        windows: Any = importlib.import_module("msvcrt")
+        os.lseek(descriptor, BEYOND, os.SEEK_SET)
+        windows.locking(descriptor, windows.LK_LOCK if wait else windows.LK_NBLCK, 1)
+    else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError as error:
-        if error.errno in BUSY:
-            return False
-        raise StorageError(
-            f"{path}: this file system cannot lock files ({error.strerror}); "
-            "choose a directory on another one"
-        ) from error
-    return True
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.errors import IntegrityError, NoCheckpointError
+from nmt.storage.files import open_flags
 from nmt.storage.hashing import Advance, bytes_sha256, stream_sha256
 
 MANIFEST = "MANIFEST.json"
@@ -265,7 +266,8 @@ def open_regular(path: Path) -> FileIO:
     """Open a regular file to read; a link, pipe or device is an IntegrityError."""
     with reading(path):
         # Without O_NONBLOCK the mere opening of a pipe would wait for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = open_flags("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
+        descriptor = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise IntegrityError(f"{path}: expected a regular file")

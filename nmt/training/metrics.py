@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from nmt.errors import UserError
+from nmt.storage.files import open_flags
 from nmt.training.event_file import (
     event_path,
     events,
@@ -116,7 +117,7 @@ class AppendedFile:
         self.waiting += data
         if self.descriptor < 0:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            flags = open_flags("O_WRONLY", "O_CREAT", "O_APPEND", "O_BINARY")
             self.descriptor = os.open(self.path, flags, 0o666)
         end = os.fstat(self.descriptor).st_size
         rest = self.waiting

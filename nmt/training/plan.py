@@ -4,7 +4,7 @@ Nothing is written to the run directory: the numbers come from a sample of the t
 temporary directory, and from a few updates on it.
 """
 
-import resource
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -165,8 +165,18 @@ def make_plan(config: Config) -> TrainingPlan:
             corpora=tuple(describe_mixture(Mixture.of(config.data.train, sizes))),
             updates_per_epoch=updates_per_epoch(config, prepared, scale=pairs / train["read"]),
             measured=measure_training(config, prepared, start),
-            peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            peak_bytes=peak_memory(),
         )
+
+
+def peak_memory() -> int:
+    """The most memory in bytes that this process has had; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def prepare_sample(

@@ -7,7 +7,9 @@ from types import FrameType, TracebackType
 from typing import Self
 
 # SIGUSR1 is how SLURM announces that time is nearly up; the job is queued again: all is well.
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 0}
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+if hasattr(signal, "SIGUSR1"):  # not on Windows
+    EXIT_CODES[signal.SIGUSR1] = 0
 
 
 class StopRequest:
