@@ -4,14 +4,14 @@
 # DIR (default: runs/aarch64) keeps a Python for aarch64 with torch, about 1 GB, that is made once. On Debian, the
 # tools are gcc-aarch64-linux-gnu, qemu-user, unzip and dpkg; Debian's arm64 packages must be known to apt:
 #   dpkg --add-architecture arm64 && apt-get update
-# The tests take some ten minutes of one core. Those that start processes are left out: qemu-user emulates one.
+# The tests take a few minutes of one core per build. Those that start processes are left out: qemu-user emulates one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 place="$(realpath --canonicalize-missing "${1:-runs/aarch64}")"
 shift || true
 tests=(tests/unit/ops/test_border.py tests/unit/ops/test_rows.py tests/behaviour/test_random_kernels.py
     tests/behaviour/test_engine.py)
-[ $# -gt 0 ] || set -- "${tests[@]}" -k "not refused_is_an_error and not take_the_stack and not many"
+[ $# -gt 0 ] || set -- "${tests[@]}" -k "not refused_is_an_error and not take_the_stack and not many and not needs_no_torch"
 
 for tool in aarch64-linux-gnu-gcc qemu-aarch64 unzip dpkg-deb apt-get; do
     command -v "$tool" > /dev/null || { echo "$tool: not found; this script says what to install" >&2; exit 2; }
