@@ -1,6 +1,7 @@
 """The float type of a run: chosen by the device at its start, and kept to its end.
 
-Weights, Adam's state, norms and losses are float32 in every precision.
+Weights, their gradients, Adam's state, norms and losses are float32 in every precision. On CPUs
+`auto` is float32 everywhere, so that a config makes the same run on all of them.
 """
 
 import logging
@@ -12,6 +13,7 @@ import torch
 from nmt.config.config import Config
 from nmt.errors import ConfigError
 from nmt.ops.cuda_device import has_bfloat16, tf32_is_on
+from nmt.ops.native.bfloat16 import missing_products
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ def with_stored_precision(config: Config) -> Config:
 def describe_precision(config: Config, device: torch.device) -> str:
     """The precision of a run as the log tells it."""
     precision = config.train.precision
+    if device.type == "cpu" and precision == "float32" and missing_products() is None:
+        return "float32 (train.precision: bfloat16 is faster on this processor)"
     if device.type != "cuda":
         return precision
     products = "TF32" if tf32_is_on() else "exact"
