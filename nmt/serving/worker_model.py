@@ -5,13 +5,13 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from nmt.config.search_options import DecodeConfig, SearchOptions
 from nmt.decoding.packed_directory import read_packed_config
-from nmt.decoding.packed_models import PackedModels
 from nmt.decoding.translation import Precision
 from nmt.decoding.translator import Translator
+from nmt.errors import UserError
 from nmt.serving.messages import ServedModel, WorkerPlan
 from nmt.storage.manifest import MANIFEST, SealedDirectory
 
@@ -76,6 +76,8 @@ def load_packed_model(name: str, path: Path, plan: WorkerPlan) -> WorkerModel:
         layers=served_layers(config.model.encoder_layers, config.model.decoder_layers),
         heads=config.model.heads,
     )
-    models = translator.models
-    assert isinstance(models, PackedModels)
-    return WorkerModel(facts, translator, options, lambda *_: models.refuse("attention weights"))
+
+    def attend(_source: str, _target: str | None) -> NoReturn:
+        raise UserError(f"the model {name} can only translate: it is packed, without attention")
+
+    return WorkerModel(facts, translator, options, attend)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from support.kernels import ABSENT
+from support.serving import serving
 from support.small_models import content, flip_bit, reseal, truncate, write_model
 from translation_models import (
     KINDS,
@@ -402,3 +403,23 @@ def test_weights_that_are_not_finite_fail_line_by_line(
     given = ["--model", str(harmed), "--input", str(tmp_path / "lines")]
     assert translate(given) == 6
     assert "not finite" in capsys.readouterr().err
+
+
+def test_the_server_and_its_workers_need_no_torch(
+    model: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("starlette", reason="needs starlette: pip install 'nmt[serve]'")
+    pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'nmt[serve]'")
+    expected = [each.text for each in Translator.load(model, threads=1).translate(LINES)]
+    (tmp_path / "torch.py").write_text("raise ImportError('torch must not be imported')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with serving(tmp_path, f"--model=packed={packed}", "--workers", "1") as server:
+        assert server.translate(LINES) == expected
+        reply = server.post("/attention", {"q": "the man"})
+        assert reply.status == 400
+        assert b"the model packed can only translate" in reply.body
+        (facts,) = server.get("/models").json()
+        assert facts["attention"]["cross"] == "rela-g"
+        (worker,) = server.workers()
+        status = Path(f"/proc/{worker}/status").read_text(encoding="utf-8")
+    assert int(status.split("VmHWM:")[1].split()[0]) < 100_000  # kB
