@@ -76,7 +76,10 @@ def export(arguments: argparse.Namespace) -> None:
     else:
         export_ctranslate2(loaded, output, quantization=arguments.quantization)
     logger.info("%s: %s in %s", output, loaded.path, arguments.quantization)
-    logger.info("%s has a program that translates with it", console.shown(output / "README.md"))
+    if arguments.format == "packed":
+        console.suggest(f"nmt-translate --model {console.shown(output)}")
+    else:
+        logger.info("%s has a program that translates with it", console.shown(output / "README.md"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
