@@ -52,6 +52,8 @@ def escape(word: str) -> str:
 
 def unescape(word: str) -> str:
     """The inverse of `escape`; other output of a model stays unchanged."""
+    if word.isascii():  # has no escape; asked because most words of most texts end here
+        return word
     return _UNESCAPE_PATTERN.sub(lambda match: _UNESCAPES.get(match[0], match[0]), word)
 
 

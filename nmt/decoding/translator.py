@@ -181,7 +181,7 @@ class Translator:
         given = {name: value for name, value in changes.items() if value is not None}
         if "batch_tokens" in given:
             given.setdefault("fill_memory", False)
-        options = replace(self.options, **given)
+        options = replace(self.options, **given) if given else self.options
         head = AlignmentHead() if alignments is True else alignments or None
         types = ("cross",) if attention is True else tuple(attention or ())
         prefixes = prefixes or [""] * len(texts)
@@ -300,7 +300,9 @@ class Translator:
             if not nbest:
                 translations.append(self._failed(sentence, details, Failure.NON_FINITE))
                 continue
-            best = replace(nbest[0], num_dropped=sentence.num_dropped)
+            best = nbest[0]
+            if sentence.num_dropped:
+                best = replace(best, num_dropped=sentence.num_dropped)
             translations.append(replace(best, nbest=nbest) if options.nbest > 1 else best)
         return translations
 

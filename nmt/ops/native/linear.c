@@ -11,7 +11,7 @@
 #define ROWS_AT_ONCE (4 * MOST_ROWS)  // of a panel that one thread works on
 // Products from which on other threads are woken. Each time costs some microseconds, and on a busy
 // machine perhaps much more, so few are not worth it; 8-bit ones need less time and memory.
-#define MANY_PRODUCTS (1 << 17)
+#define MANY_PRODUCTS (1 << 19)
 #define MANY_PRODUCTS8 (1 << 21)
 
 #if defined(WITH_AVX512) && defined(__AVX512VNNI__)
@@ -31,6 +31,8 @@ typedef int16_t Input8;
 typedef int8_t Pairs8 __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
 typedef int16_t Pairs16 __attribute__((vector_size(4 * LANES)));
 #endif
+
+typedef Input8 Inputs8 __attribute__((vector_size(sizeof(Input8) * LANES), aligned(1), may_alias));
 
 EXPORT_SIZE(PackedLinear)
 int64_t interface_version(void) { return INTERFACE_VERSION; }
@@ -141,43 +143,67 @@ static float quantize(const float *x, int64_t count, Input8 *numbers) {
     for (int64_t place = 0; place < count; place += LANES) {
         size_t part = count - place < LANES ? (size_t)(count - place) : LANES;
         Ints whole = to_ints(nearest(load_part(x + place, part, 0.0f) * factor)) + ZERO8;
-        for (size_t lane = 0; lane < part; lane++) numbers[place + lane] = (Input8)whole[lane];
+        Inputs8 narrow = __builtin_convertvector(whole, Inputs8);
+        if (part == LANES) *(Inputs8 *)(numbers + place) = narrow;
+        else for (size_t lane = 0; lane < part; lane++) numbers[place + lane] = narrow[lane];
     }
     for (int64_t place = count; place % GROUP != 0; place++) numbers[place] = ZERO8;
     return step;
+}
+
+// A layer, and the rows that it is applied to.
+typedef struct {
+    const PackedLinear *layer;
+    const float *x;
+    int64_t rows;
+    Quantized quantized;  // x in 8 bits
+    float *out;
+    int64_t relu;
+} Application;
+
+// One panel of the outputs of some rows, `part` of ROWS_AT_ONCE.
+static void apply_panel(const Application *to, int64_t panel, int64_t part) {
+    const PackedLinear *layer = to->layer;
+    const int64_t first = part * ROWS_AT_ONCE, inputs = layer->inputs;
+    const int64_t count = to->rows - first < ROWS_AT_ONCE ? to->rows - first : ROWS_AT_ONCE;
+    const ProductResult result = output(layer, to->out + first * layer->outputs, to->relu);
+    if (layer->weight8) {
+        const int64_t groups = (inputs + GROUP - 1) / GROUP;
+        const Quantized from = {to->quantized.numbers + first * groups * GROUP,
+                                to->quantized.steps + first};
+        multiply_rows8(layer, from, count, panel, result);
+    } else {
+        multiply_rows32(layer, to->x + first * inputs, count, panel, result);
+    }
 }
 
 void linear(const PackedLinear *layer, const float *x, int64_t rows, float *out, int64_t relu,
             float *scratch, int64_t threads) {
     const int64_t panels = (layer->outputs + PANEL - 1) / PANEL;
     const int64_t parts = (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
-    const int64_t groups = (layer->inputs + GROUP - 1) / GROUP;
-    const int many = (double)(rows * layer->inputs) * (double)layer->outputs
+    const int64_t inputs = layer->inputs, groups = (inputs + GROUP - 1) / GROUP;
+    const int many = (double)(rows * inputs) * (double)layer->outputs
                      > (layer->weight8 ? MANY_PRODUCTS8 : MANY_PRODUCTS);
     float *steps = scratch;
     Input8 *numbers = (Input8 *)(scratch + rows);
-#pragma omp parallel num_threads((int)threads) if (many)
+    const Application to = {layer, x, rows, {numbers, steps}, out, relu};
+    if (threads == 1 || !many) {  // starting even one thread takes as long as a small panel
+        for (int64_t row = 0; layer->weight8 && row < rows; row++)
+            steps[row] = quantize(x + row * inputs, inputs, numbers + row * groups * GROUP);
+        for (int64_t panel = 0; panel < panels; panel++)
+            for (int64_t part = 0; part < parts; part++) apply_panel(&to, panel, part);
+        return;
+    }
+#pragma omp parallel num_threads((int)threads)
     {
         if (layer->weight8) {
 #pragma omp for
             for (int64_t row = 0; row < rows; row++)
-                steps[row] = quantize(x + row * layer->inputs, layer->inputs,
-                                      numbers + row * groups * GROUP);
+                steps[row] = quantize(x + row * inputs, inputs, numbers + row * groups * GROUP);
         }
 #pragma omp for collapse(2) schedule(dynamic)
-        for (int64_t panel = 0; panel < panels; panel++) {
-            for (int64_t part = 0; part < parts; part++) {
-                int64_t first = part * ROWS_AT_ONCE;
-                int64_t count = rows - first < ROWS_AT_ONCE ? rows - first : ROWS_AT_ONCE;
-                ProductResult to = output(layer, out + first * layer->outputs, relu);
-                if (layer->weight8) {
-                    Quantized from = {numbers + first * groups * GROUP, steps + first};
-                    multiply_rows8(layer, from, count, panel, to);
-                } else {
-                    multiply_rows32(layer, x + first * layer->inputs, count, panel, to);
-                }
-            }
-        }
+        for (int64_t panel = 0; panel < panels; panel++)
+            for (int64_t part = 0; part < parts; part++) apply_panel(&to, panel, part);
     }
 }
 
