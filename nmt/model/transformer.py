@@ -15,6 +15,7 @@ from nmt.model.attention import CrossAttention, SelfAttention, Site
 from nmt.model.cache import DecoderCache
 from nmt.model.embeddings import PositionalInput
 from nmt.model.layers import DecoderLayer, EncoderLayer
+from nmt.ops.seeds import seeds_of_one_pass
 
 
 def causal(length: int, device: torch.device) -> Tensor:
@@ -159,7 +160,8 @@ class Transformer(nn.Module):
 
     def forward(self, source: Tensor, source_visible: Tensor, target_input: Tensor) -> Tensor:
         """Hidden states [B, T, D]; `logits` of them predict the target."""
-        return self.decode(target_input, self.encode(source, source_visible), source_visible)
+        with seeds_of_one_pass():
+            return self.decode(target_input, self.encode(source, source_visible), source_visible)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., V] for hidden [..., D]."""

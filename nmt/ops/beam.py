@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nmt.ops import cuda_search
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.kernels import native_refusal
 from nmt.ops.native import search
@@ -97,6 +98,9 @@ normalize = Operation(
     normalize_reference,
     [
         Implementation(
+            "triton", "kernel in Triton", cuda_search.normalize, accepts=cuda_search.refuses_logits
+        ),
+        Implementation(
             "native",
             "C kernels",
             lambda logits: search.normalize(kernels(), logits),
@@ -145,6 +149,14 @@ def choose_beam_native(
 ) -> tuple[Candidates, Candidates]:
     """The candidates that end and those that live on, chosen by the kernel in C."""
     finished, live = search.choose_beam(kernels(), logits, normalizer, scores, beam, end)
+    return Candidates(*finished), Candidates(*live)
+
+
+def choose_beam_triton(
+    logits: Tensor, normalizer: Tensor, scores: Tensor, *, beam: int, end: int
+) -> tuple[Candidates, Candidates]:
+    """The candidates that end and those that live on, chosen by the kernels in Triton."""
+    finished, live = cuda_search.choose_beam(logits, normalizer, scores, beam=beam, end=end)
     return Candidates(*finished), Candidates(*live)
 
 
@@ -220,6 +232,9 @@ choose_beam = Operation(
     "choice of a beam",
     choose_beam_reference,
     [
+        Implementation(
+            "triton", "kernels in Triton", choose_beam_triton, accepts=cuda_search.refuses_beam
+        ),
         Implementation("native", "C kernels", choose_beam_native, accepts=refuses_beam_native),
         Implementation("torch", "top k by groups", choose_beam_torch),
     ],

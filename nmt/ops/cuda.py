@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nmt.ops.backend import Costly
 from nmt.ops.native.interface import RowMap
+from nmt.ops.seeds import draw_seed
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_ROW = 1 << 14  # numbers of a row that one program holds
@@ -53,11 +54,6 @@ def triton_refusal(*tensors: Tensor | None) -> str | None:
         if not interpreted and not compiling and (reason := old_card(tensor.device.index)):
             return reason
     return None if HAS_TRITON else MISSING_TRITON
-
-
-def draw_seed(rate: float, device: torch.device) -> Tensor | None:
-    """A seed [1] of dropout's random bits, drawn on the device; None: nothing is dropped."""
-    return torch.randint(1 << 62, (1,), device=device) if rate > 0.0 else None
 
 
 def wants_gradient(*tensors: Tensor) -> bool:

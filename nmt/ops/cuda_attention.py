@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from nmt.ops.attention_call import AttentionCall
-from nmt.ops.cuda import draw_seed, triton_refusal
-from nmt.ops.native.interface import RowMap
+from nmt.ops.cuda import triton_refusal
+from nmt.ops.seeds import draw_seed
 
 LARGEST_HEAD = 128  # beyond it, a tile of keys and values does not fit into the registers
 MOST_WEIGHTS = 1 << 31  # per head: dropout numbers them with 32 bits
@@ -16,7 +16,7 @@ MOST_WEIGHTS = 1 << 31  # per head: dropout numbers them with 32 bits
 
 def mapping_refusal(call: AttentionCall, head_dim: int, queries: int, keys: int) -> str | None:
     """Why a call of attention has no fused kernel, or None."""
-    if call.mapping.row_map in (None, RowMap.TOP_K):
+    if call.mapping.row_map is None:
         return f"{call.mapping} has no kernel in Triton"
     if call.observer is not None:
         return "it never shows its weights to an observer"

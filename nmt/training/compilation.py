@@ -28,6 +28,7 @@ FIRST_SHAPE = (64, 31, 29)  # sentences, source and target positions of an ordin
 # Kernels in Triton are built for multiples of 16 and for other sizes, and by the length of tiles.
 LATER_SHAPES = ((16, 32, 48), (3, 65, 63), (2, 128, 144))
 LONGEST_IN_WARM_UP = 512
+TILE = 64  # keys: a kernel is built for each number of tiles
 SECONDS_TO_COMPILE = 1800.0  # that processes wait for the one whose compiler is the slowest
 
 
@@ -90,7 +91,9 @@ class CompiledModel(nn.Module):
         self.is_compiled = True
         requested_backend()  # read from the environment once, before there is a graph
         longest = min(self.longest, LONGEST_IN_WARM_UP)
-        shapes = (FIRST_SHAPE, *LATER_SHAPES, (2, longest, longest))
+        shapes = [FIRST_SHAPE, *LATER_SHAPES, (2, longest, longest)]
+        if device.type == "cuda":
+            shapes += [(2, length, length) for length in range(4 * TILE, longest, TILE)]
         parameters = [value for value in self.parameters() if value.requires_grad]
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):

@@ -29,6 +29,7 @@ from nmt.decoding.ensemble import Member, TorchStep  # noqa: E402
 from nmt.decoding.memory import search_need  # noqa: E402
 from nmt.decoding.search import Symbols, search  # noqa: E402
 from nmt.model.transformer import Transformer  # noqa: E402
+from nmt.ops.backend import force_backend  # noqa: E402
 
 CUDA = torch.device("cuda", 0)
 SHAPES = Shapes(dim=64, heads=4, layers=2, feed_forward_dim=128, vocabulary=500)
@@ -126,11 +127,13 @@ def measure_all() -> dict[str, dict[str, int]]:
     """Peaks that logits, the cache, and the attention of the encoder cause."""
     beam, greedy = SEARCHES["beam"], SEARCHES["greedy"]
     deep = Shapes(dim=64, heads=4, layers=2, feed_forward_dim=256, vocabulary=200)
+    with force_backend("torch"):  # without a fused kernel
+        scores = measure("topk", replace(deep, dim=16), greedy, 64)
     return {
         "logits": measure("rela-g", replace(deep, layers=1, vocabulary=20_000), beam, 16),
         "cache": measure("softmax", deep, beam, 32),
         "greedy": measure("entmax15", deep, greedy, 32),
-        "scores": measure("topk", replace(deep, dim=16), greedy, 64),
+        "scores": scores,
     }
 
 

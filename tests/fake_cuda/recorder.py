@@ -40,6 +40,7 @@ LAUNCHES = {
     # Ours: kernels, and torch's sums of their parts.
     "gated_norm_backward": 2,
     "add_norm_backward": 2,
+    "choose_beam": 2,
 }
 # Tensors per launch of operators on lists, such as the fused optimizer, by the number of lists.
 TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
@@ -55,14 +56,17 @@ ATTENTION = {  # multiples of queries x keys x width in the products of fused at
     "cached_attention": 4,
     "attention_backward": 10,
 }
-# FLOP per score outside of products, forward and backward, by the number of a mapping: about five
-# Newton steps forward, weights and slopes again backward. Dropout's random bits come on top.
-VECTOR_FLOPS = {0: (12, 12), 1: (50, 12), 2: (60, 14), 3: (220, 60)}
-VECTOR_FLOPS_OF_OTHERS = (6, 10)
-RANDOM_BITS = 20
-LAST_NORMALISED = 3
+# Work per score outside of products: forward, backward by queries, backward by keys, by the number
+# of a mapping. Counted in the code for sm_80 at 257 keys with dropout, an exponential or logarithm
+# as 4 instructions; four steps of Newton's method, eight of top-k's bisection.
+VECTOR_FLOPS = {
+    0: (42, 44, 33), 1: (58, 42, 31), 2: (58, 41, 31), 3: (162, 94, 51), 4: (32, 29, 31),
+    9: (98, 46, 35),
+}  # fmt: skip
+VECTOR_FLOPS_OF_OTHERS = (44, 44, 44)
+VECTOR_FLOPS_OF_TORCH = (32, 32)  # of softmax in one pass, forward and backward
+RANDOM_BITS = 22  # of these, where there is dropout
 NEWTON_STEPS = 5
-ONE_TILE = 128  # keys that one tile of the forward pass holds
 ONE_HEAD = 32  # queries and keys of a head that one program of the backward pass holds
 PAGE = 512  # bytes in which CUDA memory is given out
 
@@ -109,6 +113,22 @@ def count_launches(name: str, args: tuple[Any, ...]) -> int:
         short = max(projections[0].shape[1], projections[-1].shape[1]) <= ONE_HEAD
         return (1 if short else 2) + bool(learned)
     return LAUNCHES.get(name, 1)
+
+
+def fused_work(name: str, queries: int, keys: int, *, mapping: int) -> tuple[int, int]:
+    """Multiples of queries x keys x width in products, and of queries x keys in other work."""
+    from nmt.ops.triton import attention
+
+    forward, by_queries, by_keys = VECTOR_FLOPS.get(mapping, VECTOR_FLOPS_OF_OTHERS)
+    states = attention.state_numbers(mapping)
+    if name != "attention_backward":
+        held = attention.forward_tiles(queries, keys, 64, mapping).held
+        again = 0 if states == 0 or held else NEWTON_STEPS + 1  # scores are computed again
+        return ATTENTION[name] + 2 * again, forward
+    if max(queries, keys) <= ONE_HEAD:
+        return ATTENTION[name], by_queries
+    held = attention.backward_tiles(queries, keys, 64, mapping)[0].held
+    return ATTENTION[name] + (4 if states == 0 or held else 8), by_queries + by_keys
 
 
 class Recorder(TorchDispatchMode):
@@ -200,25 +220,23 @@ class Recorder(TorchDispatchMode):
 
     def _attend(self, name: str, args: tuple[Any, ...], inputs: list[Tensor]) -> None:
         """Count the products and the other work of fused attention."""
-        mapping, passes = 0, 1
         if name.startswith("_scaled"):
             query, key = inputs["backward" in name :][:2]
             batch, heads, queries, _ = query.shape
             keys, width = key.shape[2], heads * key.shape[3]
+            products, vector = ATTENTION[name], VECTOR_FLOPS_OF_TORCH["backward" in name]
         elif name == "cached_attention":
             (batch, heads, queries, head_dim), keys = inputs[0].shape, inputs[1].shape[2]
-            width, mapping = heads * head_dim, args[5]
+            width = heads * head_dim
+            products, vector = fused_work(name, queries, keys, mapping=args[5])
+            vector -= RANDOM_BITS
         else:
             projections = args["backward" in name]
             heads, mapping = [x for x in args if type(x) is int][:2]
             (batch, queries, _), keys = projections[0].shape, projections[-1].shape[1]
             width = sum(projection.shape[-1] for projection in projections) // 3
-        if not name.startswith("_scaled") and keys > ONE_TILE and mapping <= LAST_NORMALISED:
-            passes = 2 if mapping == 0 else NEWTON_STEPS + 2  # scores are computed again
-        products = ATTENTION[name] + 2 * (passes - 1)
+            products, vector = fused_work(name, queries, keys, mapping=mapping)
         self.attention_flops += products * batch * queries * keys * width
-        vector = VECTOR_FLOPS.get(mapping, VECTOR_FLOPS_OF_OTHERS)["backward" in name]
-        vector += 0 if name == "cached_attention" else RANDOM_BITS
         self.vector_flops += vector * batch * heads * queries * keys
 
     def _allocate(self, tensor: Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nmt.ops.entmax import entmax
-from nmt.ops.score_mappings import ACTIVATIONS, masked_softmax
+from nmt.ops.score_mappings import ACTIVATIONS, TopK, masked_softmax
 from nmt.ops.triton.attention import FusedCall, attend, attend_backward, split
 
 MAPS = [
@@ -21,9 +21,11 @@ MAPS = [
     "leaky_relu",
     "squared_relu",
     "identity",
+    "topk",
 ]
+K = 3  # of topk
 # Batch, queries, keys, heads, width of a head, mask. One tile and several, forward and backward;
-# widths that are no power of two; every form of the mask.
+# widths that are no power of two; every form of the mask; rows too long for the registers.
 SHAPES = {
     "one_tile": (2, 5, 7, 2, 16, "keys"),
     "causal": (1, 33, 33, 2, 32, "causal"),
@@ -33,6 +35,7 @@ SHAPES = {
     "one_of_each": (1, 1, 1, 1, 16, None),
     "any_mask": (2, 5, 7, 2, 16, "any"),
     "any_mask_tiles": (1, 40, 140, 2, 16, "any"),
+    "recomputed": (1, 17, 530, 1, 16, "keys"),
 }
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2.5e-2}
 
@@ -57,11 +60,11 @@ def make_call(name: str, shape: str, *, dropout: float = 0.0) -> tuple[FusedCall
         map=number,
         scale=width**-0.5,
         dropout=dropout,
-        learned=name == "entmax" or number > MAPS.index("entmax"),
+        learned=MAPS.index("entmax") <= number < MAPS.index("topk"),
         visible=visible,
         causal=mask == "causal",
         parameters=parameters,
-        fixed=0.0,
+        fixed=float(K),  # which other mappings do not read, as each head has its own number
         seed=torch.tensor([2026]) if dropout else None,
     )
     dim = heads * width
@@ -83,6 +86,8 @@ def weights_by_definition(call: FusedCall, scores: Tensor, visible: Tensor) -> T
         return entmax(scores, visible, 1.0 if name == "sparsemax" else 0.5)
     if name == "entmax":
         return entmax(scores, visible, parameters)
+    if name == "topk":
+        return TopK(K).weights(scores, visible)
     return ACTIVATIONS[name]((scores - parameters).masked_fill(~visible, 0.0))
 
 
@@ -135,7 +140,8 @@ QUICK = {("softmax", "one_tile"), ("sparsemax", "many_keys"), ("entmax15", "caus
 QUICK |= {("entmax", "many_queries"), ("relu", "causal"), ("gelu", "one_tile")}
 QUICK |= {("leaky_relu", "one_of_each"), ("squared_relu", "one_tile"), ("identity", "causal")}
 QUICK |= {("entmax", "causal"), ("relu", "many_keys"), ("relu", "any_mask")}
-QUICK |= {("softmax", "any_mask_tiles")}
+QUICK |= {("softmax", "any_mask_tiles"), ("topk", "one_tile"), ("topk", "many_keys")}
+QUICK |= {("topk", "recomputed"), ("entmax", "recomputed")}
 PAIRS = [
     pytest.param(name, shape, marks=[] if (name, shape) in QUICK else pytest.mark.slow)
     for name in MAPS
@@ -190,7 +196,7 @@ def test_zeros_are_exact_and_where_the_definition_has_them(name: str) -> None:
     expected = expected.unflatten(-1, (call.heads, -1)).transpose(1, 2)[..., :7]
     assert torch.equal(weights == 0.0, expected == 0.0)
     assert (weights[1] == 0.0).all()
-    if name in ("sparsemax", "relu", "squared_relu", "entmax15", "entmax"):
+    if name in ("sparsemax", "relu", "squared_relu", "entmax15", "entmax", "topk"):
         assert (weights[0] == 0.0).float().mean() > 0.3
 
 
@@ -241,3 +247,16 @@ def test_large_scores_stay_finite() -> None:
         grads, _ = attend_backward(call, [part * 1e4 for part in projections], state, output)
         assert output.isfinite().all(), name
         assert all(grad.isfinite().all() for grad in grads), name
+
+
+def test_ties_with_the_kth_score_stay_in() -> None:
+    call, projections = make_call("topk", "one_tile")
+    call = replace(call, visible=None, scale=1.0)
+    query, key, _ = split(projections, call.heads)
+    query.zero_()
+    query[..., 0] = 1.0
+    key[..., 0] = torch.tensor([5.0, 4.0, 2.0, 2.0, 2.0, 1.0, -3.0])  # the scores of every query
+    weights = show_weights(call, projections)
+    expected = torch.tensor([5.0, 4.0, 2.0, 2.0, 2.0]).softmax(0)
+    assert (weights[..., 5:] == 0.0).all()
+    torch.testing.assert_close(weights[..., :5], expected.expand(*weights.shape[:3], 5))

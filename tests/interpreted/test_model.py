@@ -10,7 +10,7 @@ from nmt.ops.backend import force_backend
 from nmt.training.loss import TranslationLoss
 
 SMALLEST = min(SOURCE_SIZE, TARGET_SIZE)
-FUSED = [name for name in MODELS_IN_C if "topk" not in name and name != "mixed"]
+FUSED = [name for name in MODELS_IN_C if name != "mixed"]
 # One kind per family in the ordinary suite; the interpreter takes seconds for each.
 QUICK = ["entmax", "rela-g"]
 

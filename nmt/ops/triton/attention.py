@@ -11,11 +11,12 @@ import torch
 import triton
 from torch import Tensor
 
-from nmt.ops.triton import attention_kernels as kernels
-from nmt.ops.triton.mappings import ENTMAX
+from nmt.ops.triton import attention_backward_kernels as backward_kernels
+from nmt.ops.triton import attention_kernels, tiles
+from nmt.ops.triton.mappings import ENTMAX, TOP_K
 
 LEVELS = 1 << 32  # a dropout rate is rounded to a multiple of 1 / LEVELS
-LARGEST_HEAD = 256  # Dh beyond which the tiles would not fit into the registers
+MOST_HELD = 8  # tiles of 64 keys of a row that fit into the registers
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,18 @@ class Tiles:
 
     queries: int
     keys: int
+    held: int  # how many tiles of keys, all of them, stay in registers; 0: none
     num_warps: int
     num_stages: int
+
+    def settings(self) -> dict[str, int]:
+        """The arguments of a kernel."""
+        return {
+            "M": self.queries,
+            "N": self.keys,
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+        }
 
 
 def split(projections: Sequence[Tensor], heads: int) -> list[Tensor]:
@@ -56,25 +67,40 @@ def power_of_two(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
+def state_numbers(mapping: int) -> int:
+    """The numbers that describe a row of weights; 0 of a mapping of single scores."""
+    if mapping == TOP_K.value:
+        return 3
+    return 2 if mapping <= ENTMAX.value else 0
+
+
 # Tiles are as large as they can be without a spilled register on sm_80, 89, 90, 100 and 120, with a
 # key mask, a causal one or none; tests/unit/ops/test_triton_builds.py holds that.
-def forward_tiles(queries: int, keys: int, width: int, mapping: int) -> tuple[Tiles, bool]:
-    """Tiles of the forward pass, and whether all keys are in one."""
-    most = 128 if width <= 64 else 64
-    one_tile = keys <= most
-    cols = power_of_two(keys) if one_tile else 32
-    rows = min(power_of_two(queries), 32 if cols > 32 or width > 128 else 64)
+def forward_tiles(queries: int, keys: int, width: int, mapping: int) -> Tiles:
+    """Tiles of the forward pass."""
+    if state_numbers(mapping) == 0:
+        cols = min(power_of_two(keys), 64)
+        rows = min(power_of_two(queries), 32 if cols > 32 or width > 128 else 64)
+        return Tiles(rows, cols, 0, 4 if rows * cols >= 2048 else 2, 2 if keys > cols else 1)
+    cols = min(power_of_two(keys), 64)
+    held = triton.cdiv(keys, cols)
+    rows = min(power_of_two(queries), 32 if held <= 5 else 16)
     num_warps = 4 if rows * cols >= 2048 else 2
-    if mapping == ENTMAX.value and (not one_tile or cols > 64):
-        num_warps *= 2
-    return Tiles(rows, cols, num_warps, 1 if one_tile else 2), one_tile
+    if held > MOST_HELD:
+        return Tiles(rows, 32, 0, num_warps, 2)
+    return Tiles(rows, cols, held, num_warps if held == 1 else 8, 1)
 
 
-def backward_tiles(queries: int, keys: int, width: int) -> tuple[Tiles, bool]:
-    """Tiles of the backward pass, and whether a whole head is one tile."""
+def backward_tiles(queries: int, keys: int, width: int, mapping: int) -> tuple[Tiles, Tiles | None]:
+    """Tiles of the backward pass by queries and by keys; None: a whole head is one tile."""
     if queries <= 32 and keys <= 32:
-        return Tiles(power_of_two(queries), power_of_two(keys), 4, 1), True
-    return Tiles(min(power_of_two(queries), 64 if width <= 64 else 32), 32, 4, 2), False
+        return Tiles(power_of_two(queries), power_of_two(keys), 1, 4, 1), None
+    by_keys = Tiles(min(power_of_two(queries), 64 if width <= 64 else 32), 32, 0, 4, 2)
+    held = triton.cdiv(keys, 64)
+    if state_numbers(mapping) == 0 or held > MOST_HELD:
+        return by_keys, by_keys
+    rows = min(power_of_two(queries), 32 if held <= 2 else 16)
+    return Tiles(rows, 64, held, 8, 1), by_keys
 
 
 def arguments(
@@ -102,6 +128,8 @@ def arguments(
         "MASK_FORM": mask_form(call),
         "DROPPED": dropped > 0,
         "IEEE": query.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32,
+        "FAST": query.dtype != torch.float32,
+        "STATES": state_numbers(call.map),
     }
     return numbers, constants
 
@@ -110,11 +138,11 @@ def mask_form(call: FusedCall) -> int:
     """The form of the mask, as the kernels number them."""
     if call.causal:
         assert call.visible is None
-        return int(kernels.CAUSAL.value)
+        return int(tiles.CAUSAL.value)
     if call.visible is None:
-        return int(kernels.NO_MASK.value)
+        return int(tiles.NO_MASK.value)
     per_key = all(size == 1 for size in call.visible.shape[-3:-1])
-    return int((kernels.KEY_MASK if per_key else kernels.ANY_MASK).value)
+    return int((tiles.KEY_MASK if per_key else tiles.ANY_MASK).value)
 
 
 def mask_strides(call: FusedCall, batch: int, queries: int, keys: int) -> dict[str, int]:
@@ -135,8 +163,8 @@ def extras(call: FusedCall, any_tensor: Tensor) -> list[Tensor]:
 
 
 def make_state(query: Tensor, heads: int, queries: int, mapping: int) -> Tensor:
-    """Room for the state [B, H, Q, 2] of rows; [B, H, Q, 0] of a mapping that has none."""
-    numbers = 2 if mapping <= kernels.NORMALISED.value else 0
+    """Room for the state [B, H, Q, numbers] of rows."""
+    numbers = state_numbers(mapping)
     return query.new_empty(query.shape[0], heads, queries, numbers, dtype=torch.float32)
 
 
@@ -149,17 +177,14 @@ def attend(call: FusedCall, query: Tensor, key: Tensor, value: Tensor) -> tuple[
     output = query.new_empty(batch, queries, heads, head_dim)
     state = make_state(query, heads, queries, call.map)
     numbers, constants = arguments(call, query, key, output.transpose(1, 2))
-    tiles, one_tile = forward_tiles(queries, key.shape[2], constants["WIDTH"], call.map)
-    kernels.forward_kernel[(triton.cdiv(queries, tiles.queries), batch * heads)](
+    chosen = forward_tiles(queries, key.shape[2], constants["WIDTH"], call.map)
+    attention_kernels.forward_kernel[(triton.cdiv(queries, chosen.queries), batch * heads)](
         *(query, key, value, output, state),
         *extras(call, state),
         **numbers,
         **constants,
-        M=tiles.queries,
-        N=tiles.keys,
-        ONE_TILE=one_tile,
-        num_warps=tiles.num_warps,
-        num_stages=tiles.num_stages,
+        **chosen.settings(),
+        TILES=chosen.held,
     )
     return output.flatten(2), state
 
@@ -172,39 +197,41 @@ def attend_backward(
     grads = [torch.empty_like(projection) for projection in projections]
     grad_query, grad_key, grad_value = split(grads, call.heads)
     batch, heads, queries, _ = query.shape
+    keys = key.shape[2]
     grad = grad_output.view(batch, queries, heads, -1).transpose(1, 2)
     numbers, constants = arguments(call, query, key, grad)
-    tiles, one_tile = backward_tiles(queries, key.shape[2], constants["WIDTH"])
-    blocks = 1 if one_tile else triton.cdiv(queries, tiles.queries)
+    by_queries, by_keys = backward_tiles(queries, keys, constants["WIDTH"], call.map)
+    blocks = triton.cdiv(queries, by_queries.queries)
     grad_parameters = query.new_empty(batch, heads, blocks, dtype=torch.float32)
     inputs = (query, key, value, grad, state)
-    settings = {
-        **numbers,
-        **constants,
-        "M": tiles.queries,
-        "N": tiles.keys,
-        "num_warps": tiles.num_warps,
-        "num_stages": tiles.num_stages,
-    }
-    if one_tile:
-        kernels.backward_short_kernel[(batch * heads,)](
+    settings = {**numbers, **constants}
+    if by_keys is None:
+        backward_kernels.backward_short_kernel[(batch * heads,)](
             *inputs,
             *extras(call, state),
             *(grad_query, grad_key, grad_value, grad_parameters),
             **settings,
+            **by_queries.settings(),
             LEARNED=call.learned,
         )
     else:
         mean = query.new_empty(batch, heads, queries, dtype=torch.float32)
-        kernels.backward_queries_kernel[(blocks, batch * heads)](
+        backward_kernels.backward_queries_kernel[(blocks, batch * heads)](
             *inputs,
             mean,
             *extras(call, state),
             *(grad_query, grad_parameters),
             **settings,
+            **by_queries.settings(),
             LEARNED=call.learned,
+            TILES=by_queries.held,
         )
-        kernels.backward_keys_kernel[(triton.cdiv(key.shape[2], tiles.keys), batch * heads)](
-            *inputs, mean, *extras(call, state), *(grad_key, grad_value), **settings
+        backward_kernels.backward_keys_kernel[(triton.cdiv(keys, by_keys.keys), batch * heads)](
+            *inputs,
+            mean,
+            *extras(call, state),
+            *(grad_key, grad_value),
+            **settings,
+            **by_keys.settings(),
         )
     return grads, grad_parameters.sum((0, 2)) if call.learned else None

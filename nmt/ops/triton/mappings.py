@@ -1,13 +1,15 @@
 """Scores to weights inside a kernel, for every mapping that acts on rows or single scores.
 
-A row of a normalised mapping is described by two numbers: its highest score `top`, and `inner`:
-softmax's 1 / sum, or entmax's threshold below the top. Shapes: M queries, N keys of a tile.
+A row of a normalised mapping is described by a few numbers: its highest score `top`, `inner`
+(softmax's 1 / sum, or entmax's threshold below the top), and of top-k the `cut` that its scores
+exceed. Scores of such a row are taken below their top, and those of hidden keys are -inf. Shapes: M
+queries, N keys of a tile.
 """
 
 import triton
 import triton.language as tl
 
-from nmt.ops.triton.numerics import LOG2_E, expm1, log1p
+from nmt.ops.triton.numerics import LOG2_E, expm1, fast_log2, log2_1p
 
 SOFTMAX = tl.constexpr(0)
 SPARSEMAX = tl.constexpr(1)
@@ -18,17 +20,17 @@ GELU = tl.constexpr(5)
 LEAKY_RELU = tl.constexpr(6)
 SQUARED_RELU = tl.constexpr(7)
 IDENTITY = tl.constexpr(8)
+TOP_K = tl.constexpr(9)
 
-MOST_STEPS = tl.constexpr(60)  # of Newton's method; two to five are usual
-TOLERANCE = tl.constexpr(1.0 + 16 * 1.1920929e-07)  # on the sum of a row
 LARGEST_WEIGHT = tl.constexpr(1e12)  # of mappings that are not normalised
 SERIES_BELOW = tl.constexpr(0.02)  # beta under which its gradient is taken from a series
 TINY = tl.constexpr(1.1754944e-38)
+LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
 def find_parameter(parameters, head, fixed, MAP: tl.constexpr, PER_HEAD: tl.constexpr):
-    """The number that a mapping depends on: beta = alpha - 1 of entmax, a threshold, or none."""
+    """The number that a mapping depends on: beta = alpha - 1 of entmax, a threshold, k, or none."""
     if MAP == SPARSEMAX:
         return 1.0
     elif MAP == ENTMAX15:
@@ -42,25 +44,41 @@ def find_parameter(parameters, head, fixed, MAP: tl.constexpr, PER_HEAD: tl.cons
 @triton.jit
 def positive(x):
     """max(x, 0) that keeps NaN."""
-    return tl.where(x <= 0.0, 0.0, x)
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def entmax_factors(x, threshold, beta, MAP: tl.constexpr):
+def entmax_factors(x, threshold, beta, MAP: tl.constexpr, FAST: tl.constexpr):
     """Weight p and slope g = p^(1 - beta) of scores x [M, N] below their top; threshold [M]."""
     if MAP == SPARSEMAX:
-        p = positive(1.0 + (x - threshold[:, None]))
+        p = positive(x + (1.0 - threshold)[:, None])
         g = tl.where(p == 0.0, 0.0, 1.0)
     elif MAP == ENTMAX15:
-        g = positive(1.0 + 0.5 * (x - threshold[:, None]))
+        g = positive(0.5 * x + (1.0 - 0.5 * threshold)[:, None])
         p = g * g
     else:
         u = beta * (x - threshold[:, None])
         u = tl.where(u < -1.0, -1.0, u)
-        exponent = tl.maximum(1.0 / beta - 1.0, 1e-7)
-        g = tl.exp(log1p(u) * exponent)
+        g = tl.exp2(log2_1p(u, FAST) * slope_exponent(beta))
         p = g * (1.0 + u)
     return p, g
+
+
+@triton.jit
+def slope_exponent(beta):
+    """1 / beta - 1, the power to which 1 + beta (x - threshold) is the slope; above 0."""
+    return tl.maximum(1.0 / beta - 1.0, 1e-7)
+
+
+@triton.jit
+def rough_factors(x, threshold, beta, MAP: tl.constexpr):
+    """Weight and slope as Newton's method takes them before its last step."""
+    if MAP == ENTMAX:
+        w = tl.maximum(beta * x + (1.0 - beta * threshold)[:, None], 0.0)
+        g = tl.exp2(fast_log2(w) * slope_exponent(beta))
+        return g * w, g
+    else:
+        return entmax_factors(x, threshold, beta, MAP, False)
 
 
 @triton.jit
@@ -70,11 +88,27 @@ def start_threshold(top, beta):
 
 
 @triton.jit
-def newton_step(threshold, total, slope, beta, FIRST: tl.constexpr, MAP: tl.constexpr):
-    """The next threshold [M] by the sums of weights and slopes, and the rows that still move.
+def accepted_sum(beta, MAP: tl.constexpr):
+    """The sum of a row from which one more step leads to the goal.
 
-    The first step leads to the left of the goal from wherever it starts, though never below the
-    top; later steps do not overshoot, and a row whose sum is right stays where it is.
+    Sparsemax's steps are exact only once its support is right. A step squares the error of
+    1.5-entmax: 1e-8 times at most a quarter of the keys is left. Entmax's last step comes after all
+    rough ones, whose rounding errors grow as beta falls.
+    """
+    if MAP == SPARSEMAX:
+        return 1.0 + 16 * 1.1920929e-07
+    elif MAP == ENTMAX15:
+        return 1.0001
+    else:
+        return 1.01 + 1e-6 / beta
+
+
+@triton.jit
+def newton_step(threshold, total, slope, beta, MAP: tl.constexpr):
+    """The next threshold [M] by the sums of weights and slopes, though never below the top.
+
+    The first step leads to the left of the goal from wherever it starts; later ones do not
+    overshoot.
     """
     slope = tl.maximum(slope, TINY)
     if MAP == SPARSEMAX:
@@ -83,22 +117,23 @@ def newton_step(threshold, total, slope, beta, FIRST: tl.constexpr, MAP: tl.cons
         step = 2.0 * (total - tl.sqrt(total)) / slope
     else:
         step = -total / slope * expm1(-beta * tl.log(tl.maximum(total, TINY))) / beta
-    moving = total > TOLERANCE
-    if FIRST:
-        threshold = tl.maximum(threshold + step, 0.0)
-    else:
-        threshold = tl.where(moving, threshold + step, threshold)
-    return threshold, moving
+    return tl.maximum(threshold + step, 0.0)
 
 
 @triton.jit
-def weigh(x, visible, top, inner, parameter, MAP: tl.constexpr):
-    """Weights [M, N] of scores x [M, N], and their derivatives by the scores at fixed `inner`."""
+def weigh(x, inner, parameter, MAP: tl.constexpr, FAST: tl.constexpr):
+    """Weights [M, N] of scores x [M, N], and their derivatives by the scores at fixed `inner`.
+
+    Scores of a normalised mapping are below their top. The parameter of top-k is the cut [M].
+    """
     if MAP == SOFTMAX:
-        p = tl.exp2((x - top[:, None]) * LOG2_E) * inner[:, None]
+        p = tl.exp2(x * LOG2_E) * inner[:, None]
+        g = p
+    elif MAP == TOP_K:
+        p = tl.where(x <= parameter[:, None], 0.0, tl.exp2(x * LOG2_E) * inner[:, None])
         g = p
     elif MAP <= ENTMAX:
-        p, g = entmax_factors(x - top[:, None], inner, parameter, MAP)
+        p, g = entmax_factors(x, inner, parameter, MAP, FAST)
     else:
         z = x - parameter
         if MAP == RELU:
@@ -121,17 +156,19 @@ def weigh(x, visible, top, inner, parameter, MAP: tl.constexpr):
         outside = (p > LARGEST_WEIGHT) | (p < -LARGEST_WEIGHT)
         g = tl.where(outside, 0.0, g)
         p = tl.where(outside, tl.where(p > 0.0, LARGEST_WEIGHT, -LARGEST_WEIGHT), p)
-    return tl.where(visible, p, 0.0), tl.where(visible, g, 0.0)
+    return p, g
 
 
 @triton.jit
-def beta_slope(p, g, beta):
+def beta_slope(p, g, beta, FAST: tl.constexpr):
     """dp/dbeta at a fixed threshold: (p - g) / beta^2 - p l / beta with l = log p, 0 where p is.
 
     For small beta the terms cancel; a series in z = -beta l takes their place there.
     """
-    log = tl.log(tl.maximum(p, TINY))
-    exact = ((p - g) / beta - p * log) / beta
+    inverse = 1.0 / beta
+    safe = tl.maximum(p, TINY)
+    log = fast_log2(safe) * LN_2 if FAST else tl.log(safe)
+    exact = ((p - g) * inverse - p * log) * inverse
     z = -beta * log
     series = 0.5 + z * (1.0 / 6.0 + z * (1.0 / 24.0 + z * (1.0 / 120.0)))
     return tl.where(p > 0.0, tl.where(beta < SERIES_BELOW, -p * log * log * series, exact), 0.0)

@@ -7,16 +7,10 @@ rows of its part in their order, so that the result does not depend on which one
 import triton
 import triton.language as tl
 
-from nmt.ops.triton.mappings import (
-    SOFTMAX,
-    TINY,
-    beta_slope,
-    entmax_factors,
-    newton_step,
-    start_threshold,
-    weigh,
-)
+from nmt.ops.triton.mappings import TINY, beta_slope, weigh
 from nmt.ops.triton.numerics import random_bits
+from nmt.ops.triton.row_search import find_inner
+from nmt.ops.triton.tiles import NO_MASK
 
 
 @triton.jit
@@ -153,27 +147,14 @@ def entmax_kernel(
     column = tl.arange(0, W)
     x = tl.load(X + row * keys + column, column < keys, other=-float("inf")).to(tl.float32)
     x = x[None, :]
-    visible = x > -float("inf")
     top = tl.max(x, 1)
     top = tl.where(top == -float("inf"), 0.0, top)
-    inner = start_threshold(top, beta)
-    if MAP == SOFTMAX:
-        total = tl.sum(tl.where(visible, tl.exp(x - top[:, None]), 0.0), 1)
-        inner = 1.0 / tl.where(total == 0.0, 1.0, total)
-    else:
-        moving, number = 1, 0
-        while (moving > 0) & (number < 60):
-            p, g = entmax_factors(x - top[:, None], inner, beta, MAP)
-            total = tl.sum(tl.where(visible, p, 0.0), 1)
-            slope = tl.sum(tl.where(visible, g, 0.0), 1)
-            if number == 0:
-                inner, going_on = newton_step(inner, total, slope, beta, True, MAP)
-                moving = 1
-            else:
-                inner, going_on = newton_step(inner, total, slope, beta, False, MAP)
-                moving = tl.max(going_on.to(tl.int32), 0)
-            number += 1
-    p, _ = weigh(x, visible, top, inner, beta, MAP)
+    x -= top[:, None]
+    inner = find_inner(
+        (x,), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, top, beta,
+        W, W, W, MAP, NO_MASK, False, False, 1,
+    )  # fmt: skip
+    p, _ = weigh(x, inner, beta, MAP, False)
     place = Y + row * keys + column[None, :]
     tl.store(place, p.to(Y.dtype.element_ty), column[None, :] < keys)
 
@@ -193,7 +174,7 @@ def entmax_backward_kernel(
     g = tl.where(p > 0.0, tl.exp(tl.log(tl.maximum(p, TINY)) * (1.0 - beta)), 0.0)
     grad -= tl.sum(grad * g, 0) / tl.maximum(tl.sum(g, 0), TINY)
     if LEARNED:
-        tl.store(GRAD_BETA + row, tl.sum(beta_slope(p, g, beta) * grad, 0))
+        tl.store(GRAD_BETA + row, tl.sum(beta_slope(p, g, beta, False) * grad, 0))
     tl.store(GRAD_X + row * keys + column, (g * grad).to(GRAD_X.dtype.element_ty), inside)
 
 

@@ -12,11 +12,18 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from nmt.ops.triton import attention, attention_kernels, rows_kernels  # noqa: E402
+from nmt.ops.triton import (  # noqa: E402
+    attention,
+    attention_backward_kernels,
+    attention_kernels,
+    rows_kernels,
+    search_kernels,
+)
 
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 ARCHITECTURES = (80, 89, 90, 100, 120)  # A100; RTX 4090; H100; B200; RTX 5090
-NAMES = ["softmax", "sparsemax", "entmax15", "entmax", "relu", "gelu"]
+MAPS = {"softmax": 0, "sparsemax": 1, "entmax15": 2, "entmax": 3, "relu": 4, "gelu": 5, "topk": 9}
+NAMES = list(MAPS)
 LENGTHS = (27, 60, 120, 257)  # one tile of several sizes, and several tiles
 FORMS = {"none": 0, "keys": 1, "causal": 2, "any": 3}  # of the mask
 POINTERS = {"STATE": "*fp32", "MEAN": "*fp32", "SEED": "*i64", "MASK": "*u8", "GOLD": "*i64"}
@@ -33,13 +40,16 @@ class Build(NamedTuple):
     constants: dict[str, Any]
     num_warps: int
     num_stages: int
+    types: dict[str, str] = {}  # noqa: RUF012
 
     def compile(self, architecture: int) -> Any:
+        """The kernel as it is compiled at its first launch: addresses and distances of rows are
+        multiples of 16, so that loads take several numbers at once."""
         types = {name: self.type_of(name) for name in self.kernel.arg_names}
         aligned = {
             (place,): [["tt.divisibility", 16]]
             for place, name in enumerate(self.kernel.arg_names)
-            if types[name].startswith("*") or name.endswith(("_batch", "_step"))
+            if types[name].startswith("*") or name.startswith(("query_", "key_", "output_"))
         }
         return triton.compile(
             ASTSource(self.kernel, types, self.constants, aligned),
@@ -50,6 +60,8 @@ class Build(NamedTuple):
     def type_of(self, name: str) -> str:
         if name in self.constants:
             return "constexpr"
+        if name in self.types:
+            return self.types[name]
         if name in FLOATS:
             return "fp32"
         if name == "least_kept":
@@ -58,25 +70,33 @@ class Build(NamedTuple):
 
 
 def attention_builds(name: str, length: int, form: str) -> dict[str, Build]:
-    constants = {"HEADS": 8, "DIM": 64, "WIDTH": 64, "MAP": NAMES.index(name), "IEEE": False}
+    number = MAPS[name]
+    constants = {"HEADS": 8, "DIM": 64, "WIDTH": 64, "MAP": number, "IEEE": False, "FAST": True}
     constants |= {"PER_HEAD": name == "entmax", "MASK_FORM": FORMS[form], "DROPPED": True}
-    tiles, one_tile = attention.forward_tiles(length, length, 64, NAMES.index(name))
-    sizes = {"M": tiles.queries, "N": tiles.keys}
-    settings = {**constants, **sizes, "ONE_TILE": one_tile}
-    kernels = attention_kernels
-    builds = {"forward": Build(kernels.forward_kernel, settings, tiles.num_warps, tiles.num_stages)}
-    tiles, one_tile = attention.backward_tiles(length, length, 64)
-    settings = {**constants, "M": tiles.queries, "N": tiles.keys}
-    learned = {**settings, "LEARNED": name == "entmax"}
-    run = (tiles.num_warps, tiles.num_stages)
-    if one_tile:
-        builds["backward"] = Build(kernels.backward_short_kernel, learned, *run)
+    constants |= {"STATES": attention.state_numbers(number)}
+
+    def build(kernel: Any, tiles: attention.Tiles, **more: Any) -> Build:
+        sizes = {"M": tiles.queries, "N": tiles.keys}
+        return Build(kernel, {**constants, **sizes, **more}, tiles.num_warps, tiles.num_stages)
+
+    forward = attention.forward_tiles(length, length, 64, number)
+    builds = {"forward": build(attention_kernels.forward_kernel, forward, TILES=forward.held)}
+    kernels = attention_backward_kernels
+    by_queries, by_keys = attention.backward_tiles(length, length, 64, number)
+    learned = name == "entmax"
+    if by_keys is None:
+        builds["backward"] = build(kernels.backward_short_kernel, by_queries, LEARNED=learned)
     else:
-        builds["queries"] = Build(kernels.backward_queries_kernel, learned, *run)
-        builds["keys"] = Build(kernels.backward_keys_kernel, settings, *run)
+        builds["queries"] = build(
+            kernels.backward_queries_kernel, by_queries, LEARNED=learned, TILES=by_queries.held
+        )
+        builds["keys"] = build(kernels.backward_keys_kernel, by_keys)
     return builds
 
 
+SEARCH = dict.fromkeys(("LOGITS", "VALUES", "NORMALIZER"), "*fp32")
+SEARCH |= dict.fromkeys(("TOKENS", "PARENTS", "CHOSEN"), "*i64")
+SEARCH |= dict.fromkeys(("SCORES", "TOTALS"), "*fp64")
 ROWS = {
     "gated norm": Build(rows_kernels.gated_norm_kernel, {"D": 512, "W": 512, "GATED": True}, 2, 1),
     "gated norm backward": Build(
@@ -89,6 +109,17 @@ ROWS = {
     "entmax": Build(rows_kernels.entmax_kernel, {"HEADS": 8, "W": 256, "MAP": 3}, 1, 1),
     "entmax backward": Build(
         rows_kernels.entmax_backward_kernel, {"HEADS": 8, "W": 256, "LEARNED": True}, 1, 1
+    ),
+    "normalizer": Build(search_kernels.normalize_kernel, {"N": 4096}, 8, 1, SEARCH),
+    "best tokens": Build(
+        search_kernels.best_tokens_kernel, {"COUNT": 5, "SLOTS": 1024, "DEPTH": 32}, 4, 1, SEARCH
+    ),
+    "choice of a beam": Build(
+        search_kernels.choose_beam_kernel,
+        {"WIDTH": 4, "COUNT": 5, "BEAM": 4, "N": 32},
+        1,
+        1,
+        SEARCH,
     ),
     "loss": Build(rows_kernels.cross_entropy_kernel, {"N": 4096, "NEEDS_GRADIENT": True}, 8, 1),
 }

@@ -1,0 +1,265 @@
+"""The backward pass of fused attention: weights are computed again from the state of their rows.
+
+With p the weights, g their slopes and dp the gradient of the weights, the gradient of the scores is
+g (dp - mean), where mean = sum(g dp) / sum(g) over a row of a normalised mapping, and 0 otherwise.
+"""
+
+import triton
+import triton.language as tl
+
+from nmt.ops.triton.attention_kernels import weigh_visible
+from nmt.ops.triton.mappings import ENTMAX, TINY, TOP_K, beta_slope, find_parameter
+from nmt.ops.triton.numerics import product
+from nmt.ops.triton.tiles import (
+    CAUSAL,
+    LENGTHS,
+    as_operand,
+    dropout_scale,
+    end_of_keys,
+    find_visible,
+    load_rows,
+    store_rows,
+)
+
+
+@triton.jit
+def load_state(
+    STATE, number, rows, queries, parameter, M: tl.constexpr, MAP: tl.constexpr,
+    STATES: tl.constexpr,
+):  # fmt: skip
+    """`top` and `inner` [M] of rows, and the parameter: of top-k the cut [M]."""
+    top, inner = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+    if STATES == 0:
+        return top, inner, parameter
+    else:
+        state = STATE + (number.to(tl.int64) * queries + rows) * STATES
+        top = tl.load(state, rows < queries, other=0.0)
+        inner = tl.load(state + 1, rows < queries, other=0.0)
+        if MAP == TOP_K:
+            return top, inner, tl.load(state + 2, rows < queries, other=0.0)
+        else:
+            return top, inner, parameter
+
+
+@triton.jit
+def gradient_tile(
+    q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+    queries, keys, scale, top, inner, parameter,
+    seed, number, least_kept, keep_scale,
+    MAP: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr,
+):  # fmt: skip
+    """Of one tile: weights p, slopes g, dropout's factors, and the gradient dp of the weights."""
+    visible = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASK_FORM)
+    scores = product(q, tl.trans(k), IEEE) * scale
+    p, g = weigh_visible(scores, visible, top, inner, parameter, MAP, FAST, STATES)
+    dp = product(grad, tl.trans(v), IEEE)
+    dropped = p
+    if DROPPED:
+        factors = dropout_scale(seed, number, rows, cols, keys, least_kept, keep_scale)
+        dropped = p * factors
+        dp *= factors
+    return p, g, dropped, dp
+
+
+@triton.jit
+def parameter_slope(p, g, parameter, MAP: tl.constexpr, FAST: tl.constexpr):
+    """The derivative [M, N] of weights by the parameter of their head, at a fixed `inner`."""
+    if MAP == ENTMAX:
+        return beta_slope(p, g, parameter, FAST)
+    else:
+        return -g
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def backward_queries_kernel(
+    Q, K, V, GRAD, STATE, MEAN, MASK, PARAMETERS, SEED, GRAD_Q, GRAD_PARAMETERS,
+    query_batch, query_head, query_step, key_batch, key_head, key_step,
+    output_batch, output_head, output_step,
+    mask_batch, mask_head, mask_query, mask_key,
+    queries, keys, scale, fixed, least_kept, keep_scale,
+    HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr, LEARNED: tl.constexpr,
+    TILES: tl.constexpr,
+):  # fmt: skip
+    """Gradients of M queries, the mean [M] of each row, and a part of the parameter's gradient."""
+    block, number = tl.program_id(0), tl.program_id(1)
+    batch, head = (number // HEADS).to(tl.int64), number % HEADS
+    Q += batch * query_batch + head * query_head
+    GRAD_Q += batch * query_batch + head * query_head
+    K += batch * key_batch + head * key_head
+    V += batch * key_batch + head * key_head
+    GRAD += batch * output_batch + head * output_head
+    mask = MASK + batch * mask_batch + head * mask_head
+    parameter = find_parameter(PARAMETERS, head, fixed, MAP, PER_HEAD)
+    rows = block * M + tl.arange(0, M)
+    q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
+    grad = load_rows(GRAD, rows, output_step, queries, DIM, WIDTH)
+    top, inner, parameter = load_state(STATE, number, rows, queries, parameter, M, MAP, STATES)
+    seed = 0
+    if DROPPED:
+        seed = tl.load(SEED)
+    mean, total = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+    # Sums over the row of the weights' slopes by the parameter, alone and times dp.
+    slope_sum, slope_dp = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+    grad_q = tl.zeros([M, WIDTH], tl.float32)
+    end = end_of_keys(rows, keys, MASK_FORM)
+    if TILES > 0:  # slopes and gradients of the row stay in registers between the two passes
+        slopes, gradients = (), ()
+        for tile in tl.static_range(TILES):
+            cols = tile * N + tl.arange(0, N)
+            k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+            v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
+            p, g, dropped, dp = gradient_tile(
+                q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+                queries, keys, scale, top, inner, parameter,
+                seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+            )  # fmt: skip
+            total += tl.sum(g, 1)
+            mean += tl.sum(g * dp, 1)
+            if LEARNED:
+                slope = parameter_slope(p, g, parameter, MAP, FAST)
+                slope_sum += tl.sum(slope, 1)
+                slope_dp += tl.sum(slope * dp, 1)
+            slopes, gradients = slopes + (g,), gradients + (dp,)
+        mean /= tl.maximum(total, TINY)
+        for tile in tl.static_range(TILES):
+            k = load_rows(K, tile * N + tl.arange(0, N), key_step, keys, DIM, WIDTH)
+            ds = slopes[tile] * (gradients[tile] - mean[:, None]) * scale
+            grad_q += product(ds.to(k.dtype), k, IEEE)
+    else:
+        if STATES > 0:
+            for first in range(0, end, N):
+                cols = first + tl.arange(0, N)
+                k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+                v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
+                p, g, dropped, dp = gradient_tile(
+                    q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+                    queries, keys, scale, top, inner, parameter, seed, number, least_kept,
+                    keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+                )  # fmt: skip
+                total += tl.sum(g, 1)
+                mean += tl.sum(g * dp, 1)
+            mean /= tl.maximum(total, TINY)
+        for first in range(0, end, N):
+            cols = first + tl.arange(0, N)
+            k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+            v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
+            p, g, dropped, dp = gradient_tile(
+                q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+                queries, keys, scale, top, inner, parameter,
+                seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+            )  # fmt: skip
+            if LEARNED:
+                slope = parameter_slope(p, g, parameter, MAP, FAST)
+                slope_sum += tl.sum(slope, 1)
+                slope_dp += tl.sum(slope * dp, 1)
+            grad_q += product((g * (dp - mean[:, None]) * scale).to(k.dtype), k, IEEE)
+    store_rows(GRAD_Q, rows, query_step, queries, grad_q, DIM, WIDTH)
+    if STATES > 0:
+        tl.store(MEAN + number.to(tl.int64) * queries + rows, mean, rows < queries)
+    if LEARNED:
+        place = number.to(tl.int64) * tl.num_programs(0) + block
+        tl.store(GRAD_PARAMETERS + place, tl.sum(slope_dp - mean * slope_sum, 0))
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def backward_keys_kernel(
+    Q, K, V, GRAD, STATE, MEAN, MASK, PARAMETERS, SEED, GRAD_K, GRAD_V,
+    query_batch, query_head, query_step, key_batch, key_head, key_step,
+    output_batch, output_head, output_step,
+    mask_batch, mask_head, mask_query, mask_key,
+    queries, keys, scale, fixed, least_kept, keep_scale,
+    HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr,
+):  # fmt: skip
+    """Gradients of N keys and values of one head of one sentence."""
+    block, number = tl.program_id(0), tl.program_id(1)
+    batch, head = (number // HEADS).to(tl.int64), number % HEADS
+    Q += batch * query_batch + head * query_head
+    K += batch * key_batch + head * key_head
+    V += batch * key_batch + head * key_head
+    GRAD_K += batch * key_batch + head * key_head
+    GRAD_V += batch * key_batch + head * key_head
+    GRAD += batch * output_batch + head * output_head
+    mask = MASK + batch * mask_batch + head * mask_head
+    parameter = find_parameter(PARAMETERS, head, fixed, MAP, PER_HEAD)
+    cols = block * N + tl.arange(0, N)
+    k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+    v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
+    seed = 0
+    if DROPPED:
+        seed = tl.load(SEED)
+    grad_k = tl.zeros([N, WIDTH], tl.float32)
+    grad_v = tl.zeros([N, WIDTH], tl.float32)
+    start = 0
+    if MASK_FORM == CAUSAL:
+        start = block * N // M * M  # queries before it see none of these keys
+    for first in range(start, queries, M):
+        rows = first + tl.arange(0, M)
+        q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
+        grad = load_rows(GRAD, rows, output_step, queries, DIM, WIDTH)
+        top, inner, described = load_state(STATE, number, rows, queries, parameter, M, MAP, STATES)
+        mean = tl.zeros([M], tl.float32)
+        if STATES > 0:
+            place = number.to(tl.int64) * queries + rows
+            mean = tl.load(MEAN + place, rows < queries, other=0.0)
+        p, g, dropped, dp = gradient_tile(
+            q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+            queries, keys, scale, top, inner, described,
+            seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+        )  # fmt: skip
+        grad_v += product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
+        grad_k += product(tl.trans((g * (dp - mean[:, None]) * scale).to(q.dtype)), q, IEEE)
+    store_rows(GRAD_K, cols, key_step, keys, grad_k, DIM, WIDTH)
+    store_rows(GRAD_V, cols, key_step, keys, grad_v, DIM, WIDTH)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def backward_short_kernel(
+    Q, K, V, GRAD, STATE, MASK, PARAMETERS, SEED, GRAD_Q, GRAD_K, GRAD_V, GRAD_PARAMETERS,
+    query_batch, query_head, query_step, key_batch, key_head, key_step,
+    output_batch, output_head, output_step,
+    mask_batch, mask_head, mask_query, mask_key,
+    queries, keys, scale, fixed, least_kept, keep_scale,
+    HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr, LEARNED: tl.constexpr,
+):  # fmt: skip
+    """All gradients of one head of a sentence of at most M queries and N keys: one tile."""
+    number = tl.program_id(0)
+    batch, head = (number // HEADS).to(tl.int64), number % HEADS
+    query_place = batch * query_batch + head * query_head
+    key_place = batch * key_batch + head * key_head
+    mask = MASK + batch * mask_batch + head * mask_head
+    parameter = find_parameter(PARAMETERS, head, fixed, MAP, PER_HEAD)
+    rows, cols = tl.arange(0, M), tl.arange(0, N)
+    q = load_rows(Q + query_place, rows, query_step, queries, DIM, WIDTH)
+    k = load_rows(K + key_place, cols, key_step, keys, DIM, WIDTH)
+    v = load_rows(V + key_place, cols, key_step, keys, DIM, WIDTH)
+    grad = load_rows(
+        GRAD + batch * output_batch + head * output_head, rows, output_step, queries, DIM, WIDTH
+    )
+    top, inner, parameter = load_state(STATE, number, rows, queries, parameter, M, MAP, STATES)
+    seed = 0
+    if DROPPED:
+        seed = tl.load(SEED)
+    p, g, dropped, dp = gradient_tile(
+        q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+        queries, keys, scale, top, inner, parameter,
+        seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+    )  # fmt: skip
+    grad_v = product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
+    store_rows(GRAD_V + key_place, cols, key_step, keys, grad_v, DIM, WIDTH)
+    if STATES > 0:
+        mean = tl.sum(g * dp, 1) / tl.maximum(tl.sum(g, 1), TINY)
+        dp -= mean[:, None]
+    if LEARNED:
+        slope = parameter_slope(p, g, parameter, MAP, FAST)
+        grad_parameter = tl.sum(tl.sum(slope * dp, 1), 0)
+        tl.store(GRAD_PARAMETERS + number, grad_parameter)
+    ds = (g * dp * scale).to(q.dtype)
+    store_rows(GRAD_K + key_place, cols, key_step, keys, product(tl.trans(ds), q, IEEE), DIM, WIDTH)
+    store_rows(GRAD_Q + query_place, rows, query_step, queries, product(ds, k, IEEE), DIM, WIDTH)
