@@ -4,7 +4,7 @@ Shapes: B batch, H heads, Q queries, K keys, D width, Dh = D / H.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from nmt.ops.triton import attention_kernels, tiles
 from nmt.ops.triton.mappings import ENTMAX, TOP_K
 
 LEVELS = 1 << 32  # a dropout rate is rounded to a multiple of 1 / LEVELS
+MOST_REGISTERS = 248
 MOST_HELD = 8  # tiles of 64 keys of a row that fit into the registers
 
 
@@ -44,6 +45,9 @@ class Tiles:
     held: int  # how many tiles of keys, all of them, stay in registers; 0: none
     num_warps: int
     num_stages: int
+    # Registers of a thread at most. Without a limit the assembler takes fewer for the sake of
+    # occupancy, and spills the rest.
+    maxnreg: int | None = None
 
     def settings(self) -> dict[str, int]:
         """The arguments of a kernel."""
@@ -52,6 +56,7 @@ class Tiles:
             "N": self.keys,
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
+            **({} if self.maxnreg is None else {"maxnreg": self.maxnreg}),
         }
 
 
@@ -81,14 +86,17 @@ def forward_tiles(queries: int, keys: int, width: int, mapping: int) -> Tiles:
     if state_numbers(mapping) == 0:
         cols = min(power_of_two(keys), 64)
         rows = min(power_of_two(queries), 32 if cols > 32 or width > 128 else 64)
-        return Tiles(rows, cols, 0, 4 if rows * cols >= 2048 else 2, 2 if keys > cols else 1)
+        num_warps = 4 if rows * cols >= 2048 else 2
+        return Tiles(rows, cols, 0, num_warps, 2 if keys > cols else 1, MOST_REGISTERS)
     cols = min(power_of_two(keys), 64)
     held = triton.cdiv(keys, cols)
     rows = min(power_of_two(queries), 32 if held <= 5 else 16)
     num_warps = 4 if rows * cols >= 2048 else 2
     if held > MOST_HELD:
         return Tiles(rows, 32, 0, num_warps, 2)
-    return Tiles(rows, cols, held, num_warps if held == 1 else 8, 1)
+    if held == 1:
+        return Tiles(rows, cols, held, num_warps, 1)
+    return Tiles(rows, cols, held, 8, 1, MOST_REGISTERS)
 
 
 def backward_tiles(queries: int, keys: int, width: int, mapping: int) -> tuple[Tiles, Tiles | None]:
@@ -97,7 +105,10 @@ def backward_tiles(queries: int, keys: int, width: int, mapping: int) -> tuple[T
         return Tiles(power_of_two(queries), power_of_two(keys), 1, 4, 1), None
     by_keys = Tiles(min(power_of_two(queries), 64 if width <= 64 else 32), 32, 0, 4, 2)
     held = triton.cdiv(keys, 64)
-    if state_numbers(mapping) == 0 or held > MOST_HELD:
+    if state_numbers(mapping) == 0:
+        by_keys = replace(by_keys, maxnreg=MOST_REGISTERS)
+        return by_keys, by_keys
+    if held > MOST_HELD:
         return by_keys, by_keys
     rows = min(power_of_two(queries), 32 if held <= 2 else 16)
     return Tiles(rows, 64, held, 8, 1), by_keys

@@ -41,6 +41,7 @@ class Build(NamedTuple):
     num_warps: int
     num_stages: int
     types: dict[str, str] = {}  # noqa: RUF012
+    maxnreg: int | None = None
 
     def compile(self, architecture: int) -> Any:
         """The kernel as it is compiled at its first launch: addresses and distances of rows are
@@ -54,7 +55,11 @@ class Build(NamedTuple):
         return triton.compile(
             ASTSource(self.kernel, types, self.constants, aligned),
             target=GPUTarget("cuda", architecture, 32),
-            options={"num_warps": self.num_warps, "num_stages": self.num_stages},
+            options={
+                "num_warps": self.num_warps,
+                "num_stages": self.num_stages,
+                "maxnreg": self.maxnreg,
+            },
         )
 
     def type_of(self, name: str) -> str:
@@ -77,7 +82,8 @@ def attention_builds(name: str, length: int, form: str) -> dict[str, Build]:
 
     def build(kernel: Any, tiles: attention.Tiles, **more: Any) -> Build:
         sizes = {"M": tiles.queries, "N": tiles.keys}
-        return Build(kernel, {**constants, **sizes, **more}, tiles.num_warps, tiles.num_stages)
+        run = (tiles.num_warps, tiles.num_stages)
+        return Build(kernel, {**constants, **sizes, **more}, *run, maxnreg=tiles.maxnreg)
 
     forward = attention.forward_tiles(length, length, 64, number)
     builds = {"forward": build(attention_kernels.forward_kernel, forward, TILES=forward.held)}
