@@ -26,7 +26,7 @@ from nmt.cli.export import main as nmt_export
 from nmt.cli.import_ import main as nmt_import
 
 MARIAN_RATIO = 3  # most target pieces per source piece
-GENERATED = 200  # most pieces of a translation by transformers
+GENERATED = 100  # most pieces of a translation by transformers
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def compare_huggingface(files: Sequence[Path], lines: Sequence[str], work: Path)
     for beam in (1, 4):
         ours = translate(
             translator, lines, beam=beam, length_penalty=1.0, early_stop="exact",
-            max_length_ratio=0.0, max_length_extra=GENERATED - 2,
+            max_length_ratio=0.001, max_length_extra=GENERATED - 2,
         )  # fmt: skip
         for name, place in (("transformers", folder), ("the way back", exported)):
             tokenizer = MarianTokenizer.from_pretrained(place)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from nmt.checkpoint.start import start_codec
 from nmt.config.loading import load_config
 from nmt.data.batching import BatchStream
 from nmt.data.prepare import prepare
@@ -39,7 +40,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     config = load_config(arguments.config, arguments.overrides)
-    stream = training_stream(config, prepare(config))
+    stream = training_stream(config, prepare(config, start=start_codec(config)))
     plain = replace(stream, sampling=None)
     print(f"without subword dropout {tokens_per_second(plain, arguments.seconds):14,.0f} tokens/s")
     if stream.sampling is not None:
