@@ -14,6 +14,7 @@ from nmt.bench.result import Result, Speed, speed_fields
 from nmt.bench.synthetic import Shapes, synthetic_codec, synthetic_config
 from nmt.bench.timing import Spread, Times, measure_rounds
 from nmt.bench.work import translation_operations
+from nmt.checkpoint.selection import find_model
 from nmt.config.limits import MAX_BATCH_TOKENS
 from nmt.config.search_options import SearchOptions
 from nmt.data.codec import Codec
@@ -110,8 +111,11 @@ def saved_models(
         DecodingModel(
             str(path),
             small,
-            Translator.load(
-                path, device=str(device), int8=small, precision="auto" if small else precision
+            Translator.load(  # find_model refuses packed models, which have no torch model
+                find_model(path),
+                device=str(device),
+                int8=small,
+                precision="auto" if small else precision,
             ),
         )
         for path in paths
