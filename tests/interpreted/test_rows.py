@@ -141,7 +141,7 @@ def test_a_frozen_output_layer_has_no_gradient() -> None:
     (exact,) = variables(hidden.detach())
     expected = functional.cross_entropy(exact @ weight.double().t(), gold, reduction="sum")
     expected.backward()
-    loss, _ = FusedCrossEntropy.apply(hidden, weight, gold, 0.0, True)
+    loss, _ = FusedCrossEntropy.apply(hidden, weight, gold, 0.0, None, True)
     loss.backward()
     assert close(loss, expected)
     assert close(hidden.grad, exact.grad)
