@@ -88,31 +88,39 @@ def compare_marian(files: Sequence[Path], lines: Sequence[str], work: Path) -> N
 
 
 def generate(
-    folder: Path, lines: Sequence[str], beam: int, encode: Any, decode: Any
+    folder: Path, lines: Sequence[str], beam: int, early_stopping: bool | str
 ) -> list[Found]:
-    """The translations of a folder by transformers, line by line."""
+    """The translations of a folder by transformers, in batches of sources of one length."""
     import torch
-    from transformers import MarianMTModel
+    from transformers import MarianMTModel, MarianTokenizer
 
-    model, found = MarianMTModel.from_pretrained(folder).eval(), []
-    for line in lines:
-        source = torch.tensor([encode(line)])
+    model = MarianMTModel.from_pretrained(folder).eval()
+    tokenizer = MarianTokenizer.from_pretrained(folder)
+    rows: dict[int, list[int]] = {}
+    sources = [tokenizer(line)["input_ids"] for line in lines]
+    for row, source in enumerate(sources):
+        rows.setdefault(len(source), []).append(row)
+    found: dict[int, Found] = {}
+    for chosen in rows.values():
+        source = torch.tensor([sources[row] for row in chosen])
         with torch.inference_mode():
             output = model.generate(
                 source, num_beams=beam, length_penalty=1.0, max_length=GENERATED,
-                early_stopping="never" if beam > 1 else False, forced_eos_token_id=None,
+                early_stopping=early_stopping,
             )  # fmt: skip
             target = output[:, 1:]
-            logits = model(source, labels=target).logits.log_softmax(-1)
-        total = float(logits.gather(2, target[:, :, None]).sum())
-        found.append(Found(decode(output[0].tolist()), total, total / target.shape[1]))
-    return found
+            logits = model(source, decoder_input_ids=output[:, :-1]).logits.log_softmax(-1)
+        scores = logits.gather(2, target[:, :, None])[:, :, 0]
+        for row, ids, each in zip(chosen, target.tolist(), scores, strict=True):
+            length = ids.index(model.config.eos_token_id) + 1
+            total = float(each[: length - (length == GENERATED - 1)].sum())  # a forced end is free
+            text = tokenizer.decode(ids, skip_special_tokens=True)
+            found[row] = Found(text, total, total / length)
+    return [found[row] for row in range(len(lines))]
 
 
 def compare_huggingface(files: Sequence[Path], lines: Sequence[str], work: Path) -> None:
     """Compare with `generate`, also after the way back."""
-    from transformers import MarianTokenizer
-
     (folder,) = files
     imported, exported = work / "imported", work / "exported"
     commands: list[tuple[Callable[..., int], list[object]]] = [
@@ -123,18 +131,15 @@ def compare_huggingface(files: Sequence[Path], lines: Sequence[str], work: Path)
         if command(list(map(str, arguments))) != 0:
             sys.exit(1)
     translator = Translator.load(imported, device="cpu")
-    for beam in (1, 4):
+    searches = ((1, False, "current"), (4, False, "current"), (4, True, "full"))
+    for beam, early, stop in (*searches, (4, "never", "exact")):
         ours = translate(
-            translator, lines, beam=beam, length_penalty=1.0, early_stop="exact",
+            translator, lines, beam=beam, length_penalty=1.0, early_stop=stop,
             max_length_ratio=0.001, max_length_extra=GENERATED - 2,
         )  # fmt: skip
         for name, place in (("transformers", folder), ("the way back", exported)):
-            tokenizer = MarianTokenizer.from_pretrained(place)
-            theirs = generate(
-                place, lines, beam, lambda line, t=tokenizer: t(line)["input_ids"],
-                lambda ids, t=tokenizer: t.decode(ids, skip_special_tokens=True),
-            )  # fmt: skip
-            compare(f"{name}, beam {beam}", theirs, ours)
+            theirs = generate(place, lines, beam, early)
+            compare(f"{name}, beam {beam}, early_stopping={early}", theirs, ours)
 
 
 def main() -> None:

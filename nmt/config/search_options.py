@@ -24,8 +24,11 @@ from nmt.config.limits import (
 from nmt.config.scalars import check_fields
 from nmt.errors import UserError
 
-EarlyStop = Literal["likely", "exact", "narrow"]
+EarlyStop = Literal["likely", "exact", "narrow", "current", "full"]
 Normalization = Literal["gnmt", "length"]
+
+# With these, the end of an output that has reached the maximum length costs nothing.
+FREE_END: tuple[EarlyStop, ...] = ("current", "full")
 
 
 def shown(help_text: str, metavar: str = "N", *, flag: str = "") -> dict[str, str]:
@@ -99,7 +102,10 @@ class DecodeConfig:
             "likely: end the search of a sentence when no hypothesis would win even if it became a "
             "quarter longer at no cost; exact: none could win even at the maximum length (slower; "
             "about one line in ten thousand differs); narrow: every hypothesis that ends takes a "
-            "place of the beam, until none is left, as in Marian",
+            "place of the beam, until none is left, as in Marian; full: as many hypotheses as the "
+            "beam is wide have ended; current: besides, no other is better at its current length; "
+            "these two are early_stopping=True and False of Hugging Face, where an output of the "
+            "maximum length ends at no cost",
             "",
         ),
     )
@@ -146,6 +152,11 @@ class SearchOptions(DecodeConfig):
     def width(self) -> int:
         """The number of hypotheses per sentence."""
         return self.nbest if self.sampling is not None else self.beam
+
+    @property
+    def num_compared(self) -> int:
+        """The number of finished hypotheses that one has to rank among for search to go on."""
+        return self.beam if self.early_stop in FREE_END else self.nbest
 
     def output_limit(self, source_length: int, prefix_length: int = 0) -> int:
         """The maximum length of an output in subwords without EOS; a prefix always fits."""

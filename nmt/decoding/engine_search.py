@@ -24,8 +24,7 @@ from nmt.decoding.search_record import Hypothesis, Symbols
 from nmt.ops.native import interface
 from nmt.ops.native.interface import address
 
-EARLY_STOPS = {"likely": 0, "exact": 1, "narrow": 2}
-assert set(EARLY_STOPS) == set(get_args(EarlyStop))
+EARLY_STOPS = {name: number for number, name in enumerate(get_args(EarlyStop))}
 
 ENDING = np.dtype(interface.Ending)
 
@@ -77,9 +76,10 @@ class Rules:
             options.length_penalty,
             1 << (size - 1).bit_length(),  # few sizes, so that tables are found again
         )
+        self.nbest = options.nbest
         self.fields = interface.SearchRules(
             beam=options.beam,
-            nbest=options.nbest,
+            kept=options.num_compared,
             min_length=options.min_length,
             early_stop=EARLY_STOPS[options.early_stop],
             negative_penalty=int(options.length_penalty < 0.0),
@@ -100,7 +100,7 @@ class EngineSearch:
     def __init__(self, batch: EngineBatch, rules: Rules, start: int) -> None:
         self.batch, self.rules = batch, rules
         engine, sentences = batch.engine, batch.num_sentences
-        beam, nbest = rules.fields.beam, rules.fields.nbest
+        beam, kept = rules.fields.beam, rules.fields.kept
         rows = sentences * beam
         self.links: list[Memory] = []  # of each chunk so far
         memory = self.memory = Memory(
@@ -110,7 +110,7 @@ class EngineSearch:
             over=8 * sentences,
             places=8 * sentences,
             num_finished=8 * sentences,
-            endings=ctypes.sizeof(interface.Ending) * sentences * nbest,
+            endings=ctypes.sizeof(interface.Ending) * sentences * kept,
             normalizer=4 * rows,
             found=ctypes.sizeof(interface.Logit) * rows * (beam + 1),
         )
@@ -161,8 +161,8 @@ class EngineSearch:
 
     def results(self) -> list[list[Hypothesis]]:
         """The N best finished hypotheses of each sentence, best first."""
-        batch, nbest = self.batch, self.rules.fields.nbest
-        shape = (batch.num_sentences, nbest)
+        batch, nbest = self.batch, self.rules.nbest
+        shape = (batch.num_sentences, self.rules.fields.kept)
         endings = self.memory.view("endings", ENDING).reshape(shape)
         numbers = np.minimum(self.memory.view("num_finished", np.int64), nbest)
         tokens = np.empty((*shape, batch.state.position), dtype=np.int64)

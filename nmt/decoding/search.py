@@ -13,7 +13,9 @@ token. `early_stop` says what a hypothesis can still reach: what it would score 
 tokens up to the maximum length were free (`exact`), or those of a quarter of its length (`likely`:
 fewer steps, and hardly ever another output). With `narrow` every hypothesis that ends takes a place
 of the beam, and a sentence is over when no place is left: this is the search of Marian, which finds
-less.
+less. `current` and `full` are the search of `generate` of Hugging Face: a sentence is over when K
+hypotheses have ended and (`current`) no live one would rank among the best K by its score at its
+present length. There, an output that reaches the maximum length ends at no cost.
 The logits and the scores of hypotheses stay on the device. The host follows by a record of what was
 chosen (search_record.py), for which it waits once per step. On a GPU it waits for the step before
 the last, while the GPU is already computing the next one: sentences that are over leave one step
@@ -31,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.config.search_options import SearchOptions
+from nmt.config.search_options import FREE_END, SearchOptions
 from nmt.decoding.choices import choose_samples
 from nmt.decoding.search_record import (
     ChosenStep,
@@ -217,7 +219,7 @@ def choose(
 ) -> tuple[Candidates, Candidates]:
     """The candidates that end after `length` tokens and those that live on, [B, K] each."""
     normalizer = normalize(logits)
-    constrain(logits, normalizer, state, symbols, length, least=options.min_length)
+    constrain(logits, normalizer, state, symbols, length, options)
     if state.uniform is None:
         chosen = choose_beam(logits, normalizer, state.scores, beam=options.beam, end=symbols.end)
         return narrow(*chosen, state) if options.early_stop == "narrow" else chosen
@@ -251,15 +253,12 @@ def constrain(
     state: SearchState,
     symbols: Symbols,
     length: int,
-    *,
-    least: int,
+    options: SearchOptions,
 ) -> None:
-    """Set the logits of what may not come after `length` tokens to -inf, in place.
-
-    An output does not end before it has `least` tokens.
-    """
-    forced = force(logits, normalizer, state, symbols.end, length)
-    never = [*symbols.never, *([symbols.end] if length < least else [])]
+    """Set the logits of what may not come after `length` tokens to -inf, in place."""
+    free = options.early_stop in FREE_END
+    forced = force(logits, normalizer, state, symbols.end, length, free=free)
+    never = [*symbols.never, *([symbols.end] if length < options.min_length else [])]
     if never:
         logits.index_fill_(2, index(tuple(never), logits.device), -torch.inf)
     if forced is not None:
@@ -274,11 +273,12 @@ def index(numbers: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def force(
-    logits: Tensor, normalizer: Tensor, state: SearchState, end: int, length: int
+    logits: Tensor, normalizer: Tensor, state: SearchState, end: int, length: int, *, free: bool
 ) -> tuple[Tensor, Tensor] | None:
     """The sentences [F] without a choice after `length` tokens, by their prefix or their limit.
 
-    With them their logits [F, K, V], -inf but for the token that has to come.
+    With them their logits [F, K, V], -inf but for the token that has to come. If it is the end and
+    `free`, its probability is 1.
     """
     in_prefix = length < state.forced.shape[1]
     if not in_prefix and length < state.least_limit:
@@ -295,6 +295,8 @@ def force(
     possible = normalizer[rows][:, :, None].isfinite()
     floor = normalizer[rows][:, :, None] + FORCED_ZERO
     kept = torch.where(possible & kept.isinf(), floor, kept)
+    if free:
+        kept = torch.where(possible & (index[:, :, :1] == end), normalizer[rows][:, :, None], kept)
     return rows, torch.full_like(logits[rows], -torch.inf).scatter(2, index, kept)
 
 

@@ -80,7 +80,7 @@ class SearchRecord:
         self.sentences = np.arange(size)  # [B] position in the results
         self.over = self.sentences >= num_sentences  # [B] nothing more is wanted
         self.num_finished = np.zeros(size, dtype=np.int64)
-        self.best = np.full((size, options.nbest), -np.inf)  # of the finished, in falling order
+        self.best = np.full((size, options.num_compared), -np.inf)  # finished, in falling order
         self.longest = np.array(max_lengths, dtype=np.int64) + 1  # with the end token
         self.divisor = cache(options.divisor)
         self.least_penalty = np.array([self.divisor(limit + 1) for limit in max_lengths])
@@ -135,7 +135,7 @@ class SearchRecord:
         self.num_finished += ended.sum(axis=1)
         both = np.concatenate([self.best, scores], axis=1)
         both.sort(axis=1)
-        self.best = both[:, : -self.options.nbest - 1 : -1]
+        self.best = both[:, : -self.options.num_compared - 1 : -1]
         rows, ranks = ended.nonzero()
         columns = zip(
             self.sentences[rows].tolist(),
@@ -154,7 +154,7 @@ class SearchRecord:
 
         A log probability only falls, so what a live hypothesis can reach at most is its present one
         over the penalty of the longest output it may become (of the shortest, for a negative
-        power).
+        power; of its present length, with `current`).
         """
         options = self.options
         self.over = self.over | (live == -np.inf)
@@ -165,16 +165,22 @@ class SearchRecord:
             return
         if options.early_stop == "narrow":
             return
+        enough = self.num_finished >= options.num_compared
+        if options.early_stop == "full":
+            self.over |= enough
+            return
         soonest = max(length + 2, options.min_length + 1)  # with the end token
         divisor: Scores | float = self.least_penalty
-        if options.length_penalty < 0.0:
+        if options.early_stop == "current":
+            divisor = self.divisor(length + 1)
+        elif options.length_penalty < 0.0:
             divisor = self.divisor(soonest)
         elif options.early_stop == "likely":
             ahead = soonest + max(LIKELY_TOKENS, int(LIKELY_SHARE * soonest))
             likely = self.divisor(ahead)
             divisor = np.where(self.longest > ahead, likely, self.least_penalty)
         reached = np.minimum(live, 0.0) / divisor
-        self.over |= (self.num_finished >= options.nbest) & (self.best[:, -1] >= reached)
+        self.over |= enough & (self.best[:, -1] >= reached)
 
     def _tokens(self, ending: Ending) -> tuple[int, ...]:
         """The tokens of a finished hypothesis, from its last one back."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmt.config.config import ModelConfig
 from nmt.config.limits import MAX_POSITIONS
-from nmt.config.search_options import DecodeConfig
+from nmt.config.search_options import DecodeConfig, EarlyStop
 from nmt.data.codec import Codec
 from nmt.data.learning import LearnedSide
 from nmt.data.subword import LineSentencePiece
@@ -56,6 +56,8 @@ LAYER_PARTS = {
     "feed_forward.output": ("fc2",),
     "feed_forward_residual.norm": ("final_layer_norm",),
 }
+# Our `early_stop` for `early_stopping` of `generate`; the others search on, as its "never" does.
+EARLY_STOPPING: Mapping[EarlyStop, bool] = {"current": False, "full": True}
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 # Tensors that repeat others, or that are computed.
 REPEATED = (
@@ -216,7 +218,13 @@ def read_decode_config(settings: FolderSettings) -> DecodeConfig:
     power = settings.generation.get("length_penalty", 1.0)
     if type(beam) is not int or type(power) not in (int, float):
         raise DataError(f"{settings.path}: num_beams or length_penalty is not a number")
-    return DecodeConfig(beam=beam, length_penalty=float(power), normalization="length")
+    early = settings.generation.get("early_stopping", False)
+    stop: EarlyStop = "exact"
+    for ours, theirs in EARLY_STOPPING.items():
+        stop = ours if early is theirs else stop
+    return DecodeConfig(
+        beam=beam, length_penalty=float(power), normalization="length", early_stop=stop
+    )
 
 
 def read_codec(

@@ -16,7 +16,14 @@ from nmt.data.text import SIDES
 from nmt.data.vocabulary import BOS, CONTROL, EOS, PAD, UNK, Vocabulary
 from nmt.errors import UserError
 from nmt.exchange.ctranslate2 import check_attention
-from nmt.exchange.huggingface import EPSILON, MODEL_TYPE, POSITIONS, WEIGHTS, foreign_names
+from nmt.exchange.huggingface import (
+    EARLY_STOPPING,
+    EPSILON,
+    MODEL_TYPE,
+    POSITIONS,
+    WEIGHTS,
+    foreign_names,
+)
 from nmt.model.embeddings import sinusoids
 from nmt.storage.directories import new_directory
 
@@ -82,6 +89,7 @@ def settings(loaded: LoadedModel) -> dict[str, Any]:
         **symbols,
         "num_beams": decode.beam,
         "length_penalty": decode.length_penalty,
+        "early_stopping": EARLY_STOPPING.get(decode.early_stop, "never"),
         "max_length": position_count(loaded),
         "bad_words_ids": NEVER,
     }

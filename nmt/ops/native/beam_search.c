@@ -15,11 +15,13 @@
 
 #define MANY_CANDIDATES 16384  // from which on other threads are woken
 
-enum EarlyStop { LIKELY, EXACT, NARROW };
+enum EarlyStop { LIKELY, EXACT, NARROW, CURRENT, FULL };  // as in search_options.py
 
 // What a search has to obey; S sentences were encoded.
 typedef struct {
-    int64_t beam, nbest, min_length;
+    int64_t beam;
+    int64_t kept;  // the best finished hypotheses of a sentence
+    int64_t min_length;
     int64_t early_stop;  // enum EarlyStop
     int64_t negative_penalty;  // whether longer outputs have smaller divisors
     int64_t end;               // the token that ends an output
@@ -50,7 +52,7 @@ typedef struct {
     int64_t *over;        // [B] whether the sentence is
     int64_t *places;  // [S] of the beam that `narrow` has left
     int64_t *num_finished;  // [S] hypotheses
-    Ending *endings;        // [S, nbest] the best of the finished, in falling order
+    Ending *endings;        // [S, kept] the best of the finished, in falling order
     Link *const *links;     // [chunks], each [S, CHUNK, K]
     float *hidden;          // [B K, D]
     float *logits;          // [B K, V]
@@ -79,9 +81,11 @@ static int64_t forced_token(const SearchRules *rules, int64_t sentence, int64_t 
     return length >= rules->limits[sentence] ? rules->end : -1;
 }
 
-// The only continuation of a hypothesis. One whose probability is 0 costs much instead of all.
-static void force(const float *row, float normalizer, int64_t token, int64_t count, Logit *found) {
-    float value = row[token];
+// The only continuation of a hypothesis, with probability 1 if it is `free`. One whose probability
+// is 0 costs much instead of all.
+static void force(const float *row, float normalizer, int64_t token, bool free, int64_t count,
+                  Logit *found) {
+    float value = free && isfinite(normalizer) ? normalizer : row[token];
     if (isinf(value) && isfinite(normalizer)) value = normalizer + FORCED_ZERO;
     for (int64_t rank = 0; rank < count; rank++) found[rank] = (Logit){-INFINITY, 0};
     if (value > -INFINITY) found[0] = (Logit){value, token};
@@ -99,7 +103,8 @@ static void find_continuations(const SearchRules *rules, const DecodingBatch *ba
         const int64_t token = forced_token(rules, batch->rows[index / batch->width], length);
         state->normalizer[index] = log_normalizer(row, vocabulary);
         if (token >= 0) {
-            force(row, state->normalizer[index], token, count, found);
+            const bool free = rules->early_stop >= CURRENT && token == rules->end;
+            force(row, state->normalizer[index], token, free, count, found);
             continue;
         }
         for (int64_t place = 0; place < rules->num_never; place++)
@@ -166,11 +171,11 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 // Adds a finished hypothesis behind those that are at least as good.
 static void add_ending(const SearchRules *rules, const SearchState *state, int64_t sentence,
                        Ending ending) {
-    Ending *endings = state->endings + sentence * rules->nbest;
-    int64_t rank = least(state->num_finished[sentence]++, rules->nbest);
+    Ending *endings = state->endings + sentence * rules->kept;
+    int64_t rank = least(state->num_finished[sentence]++, rules->kept);
     for (; rank > 0 && ending.score > endings[rank - 1].score; rank--)
-        if (rank < rules->nbest) endings[rank] = endings[rank - 1];
-    if (rank < rules->nbest) endings[rank] = ending;
+        if (rank < rules->kept) endings[rank] = endings[rank - 1];
+    if (rank < rules->kept) endings[rank] = ending;
 }
 
 // Whether nothing better can come of a sentence whose best live hypothesis has `live` as its score
@@ -179,12 +184,15 @@ static int is_over(const SearchRules *rules, const SearchState *state, int64_t s
                    double live, int64_t length) {
     if (live == -INFINITY) return 1;
     if (rules->beam == 1) return state->num_finished[sentence] >= 1;
-    if (rules->early_stop == NARROW || state->num_finished[sentence] < rules->nbest) return 0;
+    if (rules->early_stop == NARROW || state->num_finished[sentence] < rules->kept) return 0;
+    if (rules->early_stop == FULL) return 1;
     int64_t soonest = length + 2;  // with the end token
     if (soonest < rules->min_length + 1) soonest = rules->min_length + 1;
     const int64_t longest = rules->limits[sentence] + 1;
     double divisor = rules->divisors[longest];
-    if (rules->negative_penalty) {
+    if (rules->early_stop == CURRENT) {
+        divisor = rules->divisors[length + 1];
+    } else if (rules->negative_penalty) {
         divisor = rules->divisors[soonest];
     } else if (rules->early_stop == LIKELY) {
         const int64_t share = (int64_t)(LIKELY_SHARE * (double)soonest);
@@ -192,7 +200,7 @@ static int is_over(const SearchRules *rules, const SearchState *state, int64_t s
         if (longest > ahead) divisor = rules->divisors[ahead];
     }
     const double reached = (live < 0.0 ? live : 0.0) / divisor;
-    return state->endings[(sentence + 1) * rules->nbest - 1].score >= reached;
+    return state->endings[(sentence + 1) * rules->kept - 1].score >= reached;
 }
 
 // Records the choice for the sentence at `index`, and whether the sentence is over.
@@ -271,8 +279,8 @@ static int64_t check_rules(const SearchRules *rules, const DecodingBatch *batch,
                            int64_t vocabulary) {
     const int64_t sentences = batch->sentences;
     REQUIRE(0 < rules->beam && rules->beam <= MOST_BEAM && rules->beam <= batch->most_width);
-    REQUIRE(0 < rules->nbest && rules->nbest <= rules->beam && is_size(rules->min_length));
-    REQUIRE(LIKELY <= rules->early_stop && rules->early_stop <= NARROW);
+    REQUIRE(0 < rules->kept && rules->kept <= rules->beam && is_size(rules->min_length));
+    REQUIRE(LIKELY <= rules->early_stop && rules->early_stop <= FULL);
     REQUIRE(0 <= rules->end && rules->end < vocabulary && vocabulary <= INT32_MAX);
     REQUIRE(is_size(rules->num_never) && is_there(rules->never, rules->num_never));
     REQUIRE(are_tokens(rules->never, rules->num_never, vocabulary));
@@ -330,22 +338,22 @@ int64_t search_steps(const Stack *stack, const TokenInput *input, const PackedLi
     return 0;
 }
 
-// tokens [S, nbest, most]: those of all finished hypotheses, whose lengths are in `endings`.
+// tokens [S, kept, most]: those of all finished hypotheses, whose lengths are in `endings`.
 int64_t read_hypotheses(const DecodingBatch *batch, const SearchRules *rules,
                         const SearchState *state, int64_t most, int64_t *tokens) {
-    REQUIRE(is_size(batch->sentences) && is_size(most) && rules->nbest > 0);
+    REQUIRE(is_size(batch->sentences) && is_size(most) && rules->kept > 0);
     REQUIRE(is_there(tokens, batch->sentences * most));
     REQUIRE(is_there(state->endings, batch->sentences) && is_there(state->links, most));
     REQUIRE(is_there(state->num_finished, batch->sentences));
-    for (int64_t index = 0; index < batch->sentences * rules->nbest; index++) {
-        if (index % rules->nbest >= state->num_finished[index / rules->nbest]) continue;
+    for (int64_t index = 0; index < batch->sentences * rules->kept; index++) {
+        if (index % rules->kept >= state->num_finished[index / rules->kept]) continue;
         const Ending *ending = state->endings + index;
         REQUIRE(0 <= ending->length && ending->length <= most);
         REQUIRE(ending->length <= batch->most_positions);
         int64_t parent = ending->parent;
         for (int64_t place = ending->length - 1; place >= 0; place--) {
             REQUIRE(0 <= parent && parent < rules->beam);
-            const int64_t slot = index / rules->nbest * CHUNK + place % CHUNK;
+            const int64_t slot = index / rules->kept * CHUNK + place % CHUNK;
             const Link link = state->links[place / CHUNK][slot * rules->beam + parent];
             tokens[index * most + place] = link.token;
             parent = link.parent;

@@ -146,7 +146,7 @@ class SearchRules(Structure):
     """What a search has to obey, beam_search.c."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("beam", "nbest", "min_length", "early_stop")),
+        *((name, c_int64) for name in ("beam", "kept", "min_length", "early_stop")),
         *((name, c_int64) for name in ("negative_penalty", "end", "num_never", "num_divisors")),
         *((name, c_void_p) for name in ("never", "divisors", "limits")),
         *((name, c_void_p) for name in ("prefix_starts", "prefixes")),

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nmt.config.search_options import Sampling, SearchOptions
+from nmt.config.search_options import EarlyStop, Sampling, SearchOptions
 from nmt.decoding import search as searching
 from nmt.decoding.search import Hypothesis, StepFunction, Symbols
 from nmt.ops.backend import force_backend
@@ -225,6 +225,57 @@ def test_narrow_search_is_that_of_marian(seeds: list[int], power: float, beam: i
         assert hypothesis.score == pytest.approx(score, abs=1e-5)
 
 
+def huggingface_search(
+    table: dict, vocabulary: int, *, beam: int, max_length: int, power: float, early: bool
+) -> tuple[tuple[int, ...], float]:
+    """The best output of `generate` of transformers 4.57, with forced_eos_token_id."""
+    live, finished = [((), 0.0)], []
+    for length in range(max_length + 1):
+        candidates = []
+        for tokens, total in live:
+            scores = torch.tensor(table[tokens]).log_softmax(0)
+            if length == max_length:
+                candidates.append(((*tokens, END), total))
+                continue
+            allowed = range(1, vocabulary)
+            candidates += [((*tokens, token), total + scores[token].item()) for token in allowed]
+        candidates.sort(key=lambda candidate: -candidate[1])
+        finished += [
+            (tokens[:-1], total / (length + 1) ** power)
+            for tokens, total in candidates[:beam]
+            if tokens[-1] == END
+        ]
+        finished = sorted(finished, key=lambda one: -one[1])[:beam]
+        live = [candidate for candidate in candidates if candidate[0][-1] != END][:beam]
+        if len(finished) == beam and (
+            early or not live or live[0][1] / (length + 1) ** power <= finished[-1][1]
+        ):
+            break
+    return finished[0]
+
+
+@settings(max_examples=60)
+@given(
+    seeds=st.lists(st.integers(0, 10_000), min_size=1, max_size=4),
+    power=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 2.0]),
+    beam=st.integers(2, 4),
+    stop=st.sampled_from(["current", "full"]),
+)
+def test_current_and_full_are_the_search_of_huggingface(
+    seeds: list[int], power: float, beam: int, stop: str
+) -> None:
+    vocabulary, max_length = 5, 4
+    tables = [random_table(seed, vocabulary, max_length) for seed in seeds]
+    chosen = options(beam=beam, length_penalty=power, normalization="length", early_stop=stop)
+    found = search(Table(tables, [0.0] * 5), chosen, max_lengths=[max_length] * len(tables))
+    for table, (hypothesis,) in zip(tables, found, strict=True):
+        tokens, score = huggingface_search(
+            table, vocabulary, beam=beam, max_length=max_length, power=power, early=stop == "full"
+        )
+        assert hypothesis.tokens == tokens
+        assert hypothesis.score == pytest.approx(score, abs=1e-5)
+
+
 @settings(max_examples=100)
 @given(seed=st.integers(0, 10_000), power=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 2.0]))
 def test_early_stop_is_exact(seed: int, power: float) -> None:
@@ -323,7 +374,7 @@ def test_a_sentence_is_searched_as_if_it_were_alone(
     beam=st.integers(1, 4),
     nbest=st.integers(1, 4),
     power=st.sampled_from([-0.5, 0.0, 0.6, 1.0]),
-    early_stop=st.sampled_from(["exact", "likely"]),
+    early_stop=st.sampled_from(get_args(EarlyStop)),
     min_length=st.integers(0, 3),
     batch_multiple=st.sampled_from([1, 2, 3]),
     sampling=st.booleans(),

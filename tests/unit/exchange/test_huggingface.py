@@ -20,6 +20,7 @@ from nmt.config.config import ModelConfig
 from nmt.data.vocabulary import BOS, PAD
 from nmt.decoding.translator import Translator
 from nmt.exchange.huggingface import POSITIONS
+from nmt.exchange.huggingface_export import export_huggingface
 from nmt.model.embeddings import sinusoids
 from nmt.ops.backend import force_backend
 
@@ -47,7 +48,7 @@ def test_translations_are_those_of_transformers(imported: Path, backend: str) ->
         translator = Translator.load(imported, device="cpu")
         assert (translator.models.members[0].decoder.engine is not None) == (backend == "native")
         for name, beam in (("greedy", 1), ("beam", None)):  # the model's own beam is 3
-            found = translator.translate(LINES, beam=beam, max_length=LONGEST, early_stop="exact")
+            found = translator.translate(LINES, beam=beam, max_length=LONGEST)
             assert [one.text for one in found] == RECORDED[name]
     assert len({*RECORDED["beam"], *RECORDED["greedy"]}) >= 5
 
@@ -71,6 +72,23 @@ def test_options_are_those_of_the_folder(imported: Path) -> None:
     probabilities = loaded.model.logits(torch.randn(50, 16)).softmax(-1)
     assert (probabilities[:, PAD] == 0).all()  # transformers has no such row
     assert (probabilities[:, BOS] > 0).all()  # there it is the padding, which has a row
+
+
+@pytest.mark.parametrize(
+    ("early_stopping", "early_stop"), [(False, "current"), (True, "full"), ("never", "exact")]
+)
+def test_early_stopping_goes_there_and_back(
+    tmp_path: Path, early_stopping: object, early_stop: str
+) -> None:
+    folder = shutil.copytree(FOLDER, tmp_path / "folder")
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "early_stopping": early_stopping}))
+    assert run_import(folder, tmp_path / "model") == 0
+    loaded = load_model(tmp_path / "model")
+    assert loaded.config.decode.early_stop == early_stop
+    export_huggingface(loaded, tmp_path / "back")
+    written = json.loads((tmp_path / "back/generation_config.json").read_text())
+    assert written["early_stopping"] == early_stopping
 
 
 def test_languages_can_be_given(tmp_path: Path) -> None:
