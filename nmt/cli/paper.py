@@ -43,7 +43,7 @@ examples:
   nmt-paper recipes/wmt16_ro_en --no-run --speed train.json --speed decode.json
   nmt-paper --from runs/multi30k_en_de/paper/scores.tsv --output report
 
-With --from nothing is run: the report is made from a file of scores, without the figures of single
+With --from nothing is run: the report is made from files of scores, without the figures of single
 heads and pairs. The same command goes on with a grid that was stopped or killed. Exit codes are
 those of the stage that failed."""
 
@@ -57,7 +57,8 @@ def build_parser() -> console.SettingsParser:
     where.add_argument("--gpus", metavar="N|0,1,3", help=meaning)
     meaning = "run nothing: report on the runs that are there"
     where.add_argument("--no-run", dest="only", action="store_const", const="table", help=meaning)
-    add_path(where, "--from", "make the report from this file of scores", dest="scores")
+    meaning = "make the report from this file of scores; can be given several times"
+    add_path(where, "--from", meaning, dest="scores", action="append")
     meaning = "for the report (default: the folder `paper` beside the runs)"
     add_path(parser, "--output", meaning, metavar="DIR")
     parser.add_argument(
@@ -164,23 +165,24 @@ def report_grid(
 
 
 def report_scores(arguments: argparse.Namespace, speeds: "Speeds") -> int:
-    """Write the report of a file of scores; returns the exit code."""
+    """Write the report of files of scores; returns the exit code."""
     if arguments.output is None:
         raise UserError("--output: expected a directory for the report with --from")
     check_output(arguments.output.resolve(), "nmt-paper", marker=MARKER)
     from nmt.paper.report import Extras, build_document
     from nmt.paper.scores import read_scores
 
-    runs = read_scores(arguments.scores)
+    runs = read_scores(*arguments.scores)
     tasks = list(dict.fromkeys(run.task for run in runs))
     if len(tasks) > 1:
         raise UserError(f"--from: expected the scores of one task, got {' and '.join(tasks)}")
     published = published_scores(arguments.recipe_name or Path(tasks[0]))
+    names = ", ".join(map(str, arguments.scores))
     try:
         document = build_document(runs, Extras(published, speeds))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise DataError(
-            f"{arguments.scores}: a number is missing or of another type than its name says "
+            f"{names}: a number is missing or of another type than its name says "
             f"({error!s:.100}); make the file again with nmt-paper"
         ) from error
     write_report(arguments.output, runs, document)

@@ -91,8 +91,20 @@ def score_lines(runs: list[RunScores]) -> Iterator[str]:
             yield "\t".join([run.task, run.variant, str(run.seed), name, shown])
 
 
-def read_scores(path: Path) -> list[RunScores]:
-    """The runs of a file, in order."""
+def read_scores(*paths: Path) -> list[RunScores]:
+    """The runs of all files, in order; a run may be in one of them only."""
+    runs: dict[tuple[str, str, int], RunScores] = {}
+    for path in paths:
+        found = read_file(path)
+        if doubled := runs.keys() & found.keys():
+            task, variant, seed = min(doubled)
+            raise DataError(f"{path}: {task}, {variant}, seed {seed} is in another file, too")
+        runs |= found
+    return list(runs.values())
+
+
+def read_file(path: Path) -> dict[tuple[str, str, int], RunScores]:
+    """The runs of one file by task, variant and seed."""
     runs: dict[tuple[str, str, int], RunScores] = {}
     lines = read_text(path)
     if tuple(next(lines, "").split("\t")) != HEADER:
@@ -110,4 +122,4 @@ def read_scores(path: Path) -> list[RunScores]:
         runs.setdefault(key, RunScores(*key)).values[name] = parsed
     if not runs:
         raise DataError(f"{path}: expected scores of runs, got none")
-    return list(runs.values())
+    return runs

@@ -102,6 +102,15 @@ def test_scores_are_read_as_they_were_written(tmp_path: Path) -> None:
         read_scores(path)
 
 
+def test_runs_of_several_files_come_together(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.tsv", tmp_path / "second.tsv"
+    write_scores(first, RUNS[:1])
+    write_scores(second, RUNS[1:])
+    assert read_scores(first, second) == RUNS
+    with pytest.raises(DataError, match="is in another file, too"):
+        read_scores(first, first)
+
+
 @pytest.mark.parametrize(
     "row",
     [
