@@ -69,7 +69,7 @@ class Api:
         self.note(request, model, wanted.texts)
         self.check_length(wanted.texts)
         work = translate_texts(self.waiting, model, wanted.texts, wanted.alternatives)
-        found = await self.finish(request, work)
+        found = await self.finish(work)
         answer = describe(found, single=wanted.single, alternatives=wanted.alternatives)
         if (wanted.choice.source or "").lower() == "auto":
             answer["detectedLanguage"] = {"confidence": 0, "language": model.source}
@@ -98,7 +98,7 @@ class Api:
         model = choose_model(self.pool.models, wanted.choice)
         self.note(request, model, [wanted.text])
         self.check_length([wanted.text, wanted.target_text or ""])
-        found = await self.finish(request, find_attention(self.waiting, model, wanted))
+        found = await self.finish(find_attention(self.waiting, model, wanted))
         return JSONResponse({"model": model.name, **found})
 
     async def languages(self, _request: Request) -> Response:
@@ -192,26 +192,14 @@ class Api:
                     "more",
                 )
 
-    async def finish(self, request: Request, work: Awaitable[Result]) -> Result:
-        """The result of some work, which ends when the client goes away or time is over."""
-
-        async def disconnected() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-
-        task = asyncio.ensure_future(work)
-        watch = asyncio.ensure_future(disconnected())
+    async def finish(self, work: Awaitable[Result]) -> Result:
+        """The result of some work, which ends when time is over."""
         seconds = self.limits.max_seconds
         try:
-            await asyncio.wait({task, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            if watch.done():
-                raise ClientDisconnect
-            raise RefusedError(504, f"not finished within {seconds:g} seconds")
-        finally:
-            task.cancel()
-            watch.cancel()
+            async with asyncio.timeout(seconds):
+                return await work
+        except TimeoutError:
+            raise RefusedError(504, f"not finished within {seconds:g} seconds") from None
 
 
 def describe(found: list[TranslatedText], *, single: bool, alternatives: int) -> dict[str, Any]:

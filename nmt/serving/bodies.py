@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 from python_multipart.multipart import parse_options_header
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from nmt.serving.waiting import RefusedError
 
@@ -45,26 +45,24 @@ class AttentionRequest:
     choice: ModelChoice
 
 
-def limited(receive: Receive, limit: int) -> Receive:
-    """The same messages, until they have more than `limit` bytes."""
-    size = 0
-
-    async def receive_some() -> MutableMapping[str, Any]:
-        nonlocal size
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """The body of a request, of at most `limit` bytes."""
+    body, more = bytearray(), True
+    while more:
         message = await receive()
-        size += len(message.get("body", b""))
-        if size > limit:
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if len(body) > limit:
             raise RefusedError(413, f"the body is larger than {limit:,} bytes")
-        return message
-
-    return receive_some
+        more = message.get("more_body", False)
+    return bytes(body)
 
 
 async def read_fields(request: Request, limit: int) -> Fields:
     """The fields of a body of at most `limit` bytes."""
-    request = Request(request.scope, limited(request.receive, limit))
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    body = await request.body()
+    body = await read_body(request.receive, limit)
     try:
         text = body.decode()
         if kind == "application/json":
@@ -73,8 +71,7 @@ async def read_fields(request: Request, limit: int) -> Fields:
             fields = dict(parse_qsl(text, True, max_num_fields=MAX_FIELDS, errors="strict"))
         elif kind == "multipart/form-data":
             check_charset(request.headers["content-type"])
-            form = await request.form(max_files=0, max_fields=MAX_FIELDS, max_part_size=limit)
-            fields = dict(form)
+            fields = await read_form(request, body)
         else:
             raise RefusedError(415, f"expected a JSON or form body, got {kind or 'no type'!r}")
     except UnicodeDecodeError:
@@ -86,6 +83,18 @@ async def read_fields(request: Request, limit: int) -> Fields:
     if not isinstance(fields, dict):
         raise RefusedError(400, "expected an object with q, source and target")
     return fields
+
+
+async def read_form(request: Request, body: bytes) -> Fields:
+    """The fields of a multipart body."""
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    form = Request(request.scope, receive).form(
+        max_files=0, max_fields=MAX_FIELDS, max_part_size=len(body)
+    )
+    return dict(await form)
 
 
 def check_charset(content_type: str) -> None:

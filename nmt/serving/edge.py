@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nmt.serving.metrics import ServerMetrics
 
@@ -25,6 +25,7 @@ HEADERS = {
 }
 CLIENT_GONE = 499  # the status that logs show when there was nobody to answer
 SHOWN_PATH = 200  # characters
+MAX_HEAD = 65_536  # bytes of a request that are not of its body
 
 
 class Edge:
@@ -33,31 +34,31 @@ class Edge:
     Handlers put what is to be logged about a request into `scope["facts"]`.
     """
 
-    def __init__(
-        self, app: ASGIApp, metrics: ServerMetrics, paths: set[str], *, seconds: float
-    ) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics, paths: set[str]) -> None:
         self.app = app
         self.metrics = metrics
         self.paths = paths  # those that are counted by themselves
-        self.seconds = seconds  # that a client may take to read a part of an answer
         self.headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start, status = time.monotonic(), CLIENT_GONE
         facts: dict[str, Any] = {}
+        scope["facts"] = facts
+        scope["task"] = asyncio.current_task()  # cancelled by the connection when it is lost
 
         async def send_more(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], *self.headers]}
-            async with asyncio.timeout(self.seconds):
-                await send(message)
+                message["headers"] = [*message["headers"], *self.headers]
+            await send(message)
 
         try:
-            await self.app({**scope, "facts": facts}, receive, send_more)
-        except TimeoutError:
-            facts["problem"] = "the client does not read its answer"
+            await self.app(scope, receive, send_more)
+        except asyncio.CancelledError:
+            if "lost" not in scope:
+                raise
+            facts["problem"] = "the client has gone"
         finally:
             seconds = time.monotonic() - start
             path = scope["path"].removeprefix(scope.get("root_path", ""))
@@ -74,25 +75,57 @@ class Edge:
             access.info("%s", json.dumps(record))
 
 
-def patient_protocol(patience: float) -> type[H11Protocol]:
-    """Connections that are closed after `patience` to twice as many seconds without a request."""
+def patient_protocol(patience: float) -> type[HttpToolsProtocol]:
+    """Connections that end the work for clients that have gone, and leave those that stall.
 
-    class PatientProtocol(H11Protocol):
+    A connection is closed after `patience` to twice as many seconds without a request, or in which
+    the client has read nothing of its answer.
+    """
+
+    class PatientProtocol(HttpToolsProtocol):
+        num_head = 0  # bytes of the present request that are not of its body
+
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self.loop.call_later(patience, self.check, None)
+            self.loop.call_later(patience, self.check, None, 0)
 
-        def check(self, before: object) -> None:
-            """Look at the connection again and again; `before` is what its last request was."""
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self.cycle is not None and self.cycle.disconnected:
+                scope: dict[str, Any] = self.cycle.scope  # type: ignore[assignment]
+                scope["lost"] = True
+                if "task" in scope:
+                    scope["task"].cancel()
+
+        def data_received(self, data: bytes) -> None:
+            self.num_head += len(data)
+            super().data_received(data)
+            if self.num_head > MAX_HEAD and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too large.")
+
+        def on_body(self, body: bytes) -> None:
+            self.num_head -= len(body)
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self.num_head = 0
+            super().on_message_complete()
+
+        def check(self, before: object, unsent: int) -> None:
+            """Look at the connection again and again.
+
+            `before` is what its last request was, and `unsent` are the bytes that were to be read.
+            """
             if self not in self.connections:
                 return
-            if self.transport.is_closing():
+            left = self.transport.get_write_buffer_size()
+            if self.transport.is_closing() or (left and left == unsent):
                 self.transport.abort()  # nobody reads what is left to send
                 return
             waits = self.cycle is None or self.cycle.response_complete
             if waits and self.cycle is before:
                 self.transport.close()
             last = self.cycle if waits else self
-            self.loop.call_later(patience, self.check, last)
+            self.loop.call_later(patience, self.check, last, left)
 
     return PatientProtocol

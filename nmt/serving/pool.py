@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable
 
 from nmt import errors
-from nmt.data.encoding import available_cores
 from nmt.errors import UserError
 from nmt.serving.messages import (
     Message,
@@ -41,7 +40,7 @@ class ServingWorker:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.models: dict[str, ServedModel] = {}
-        self.device = ""
+        self.advised = 1  # number of workers
         self.ending = asyncio.create_task(process.wait())
 
     @classmethod
@@ -63,7 +62,7 @@ class ServingWorker:
             await worker.end()
             raise
         worker.models = {each["name"]: ServedModel(**each) for each in answer["models"]}
-        worker.device = answer["device"]
+        worker.advised = answer["advised"]
         return worker
 
     async def ask(self, message: Message, *, seconds: float | None = None) -> Message:
@@ -125,7 +124,7 @@ class Pool:
             [] if count is not None else [await ServingWorker.start(self.plan, self.waiting.wake)]
         )
         if count is None:
-            count = available_cores() if first[0].device == "cpu" else 1
+            count = first[0].advised
         starts = [
             ServingWorker.start(self.plan, self.waiting.wake) for _ in range(count - len(first))
         ]

@@ -67,7 +67,7 @@ class TranslationServer:
         app = build_app(self.api)
         paths = {route.path for route in app.routes if hasattr(route, "path")} | {"/"}
         config = uvicorn.Config(
-            Edge(app, self.metrics, paths, seconds=limits.max_seconds),
+            Edge(app, self.metrics, paths),
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -91,11 +91,12 @@ class WaitingLines:
         self.wait = wait  # seconds; a worker waits on while lines keep coming
         self.limit = limit  # most lines that wait; beyond, requests are refused
         self.turns: deque[Submission] = deque()
+        self.num_lines = 0  # that wait
         self.num_idle = 0  # workers that wait for a batch
         self.changed = asyncio.Event()
 
     def __len__(self) -> int:
-        return sum(len(submission.waiting) for submission in self.turns)
+        return self.num_lines
 
     @property
     def full(self) -> bool:
@@ -119,6 +120,7 @@ class WaitingLines:
 
     def withdraw(self, submission: Submission) -> None:
         """Take out the lines that have not begun, and leave the answers of the others unread."""
+        self.num_lines -= len(submission.waiting)
         submission.waiting.clear()
         for item in submission.items:
             if not item.answer.cancel() and not item.answer.cancelled():
@@ -138,6 +140,7 @@ class WaitingLines:
     def _add(self, submissions: Sequence[Submission]) -> None:
         """Let submissions wait for their turns."""
         self.turns.extend(submissions)
+        self.num_lines += sum(len(submission.waiting) for submission in submissions)
         self.wake()
 
     def wake(self, _cause: object = None) -> None:
@@ -194,4 +197,5 @@ class WaitingLines:
             else:
                 alike.popleft()
         self.turns.rotate(-1)
+        self.num_lines -= len(items)
         return LineBatch(kind, items)

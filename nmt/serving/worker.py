@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.checkpoint.packed import is_packed
+from nmt.data.encoding import available_cores
 from nmt.decoding.translation import Line, Translation
 from nmt.errors import DivergedError, UserError
 from nmt.serving.messages import Message, WorkerPlan, encode_message, read_message
@@ -98,9 +99,9 @@ def work() -> None:
     except UserError as error:
         send({"error": str(error), "kind": type(error).__name__})
         return
-    device = next(iter(models.values())).translator.models.device_type
+    on_cpu = next(iter(models.values())).translator.models.device_type == "cpu"
     facts = [dataclasses.asdict(model.facts) for model in models.values()]
-    send({"models": facts, "device": device})
+    send({"models": facts, "advised": available_cores() if on_cpu else 1})
     while (message := read_message(sys.stdin.buffer)) is not None:
         send(answer(models, message))
 
