@@ -31,7 +31,7 @@ MetricName = Literal["bleu", "chrf", "ter"]
 PairedTestName = Literal["bs", "ar"]
 References = Sequence[str] | Sequence[Sequence[str]]
 
-METRICS: tuple[MetricName, ...] = ("bleu", "chrf", "ter")
+METRIC_NAMES: tuple[MetricName, ...] = ("bleu", "chrf", "ter")
 TOKENIZERS = ("13a", "zh", "char", "intl", "none")
 DEFAULT_SAMPLES: Mapping[PairedTestName, int] = {"bs": 1000, "ar": 10000}
 DEFAULT_SEED = 12345  # SacreBLEU's own
@@ -73,7 +73,7 @@ class Metrics:
         self,
         references: References,
         *,
-        names: Sequence[MetricName] = METRICS,
+        names: Sequence[MetricName] = METRIC_NAMES,
         tokenize: str = "13a",
         lowercase: bool = False,
     ) -> None:

@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin
 
 from nmt.config.attention_kinds import ALIASES, ATTENTION_KINDS
 from nmt.config.config import Config
-from nmt.config.scalars import describe, type_hints
+from nmt.config.scalars import describe_type, type_hints
 from nmt.config.schema import item_type
 
 PAGE = Path(__file__).parents[1] / "docs" / "config.md"
@@ -57,10 +57,10 @@ def _comment_at(node: ast.AnnAssign, lines: dict[int, tuple[str, bool]]) -> str:
 def type_in_words(annotation: Any) -> str:
     """The type of a key."""
     if get_origin(annotation) is tuple:
-        return f"{describe(get_args(annotation)[0])}, or a list of them"
+        return f"{describe_type(get_args(annotation)[0])}, or a list of them"
     if get_origin(annotation) is dict:
         return "a mapping from layers to attention kinds"
-    return describe(annotation)
+    return describe_type(annotation)
 
 
 def value_in_yaml(value: Any) -> str:
@@ -145,7 +145,7 @@ def option_lines() -> Iterator[str]:
         for option, described in kind.options.items():
             assert described.meaning, f"{name}: write the meaning of its option {option}"
             default = "required" if described.required else value_in_yaml(described.default)
-            words = describe(described.type)
+            words = describe_type(described.type)
             yield row(shown, f"`{option}`", words, default, described.meaning)
     yield ""
 

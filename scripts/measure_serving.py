@@ -34,7 +34,7 @@ LANGUAGES = {"source": "auto", "target": ""}
 
 @dataclass
 class Tally:
-    """What came of the requests of a round."""
+    """The answers to the requests of a round."""
 
     seconds: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -162,7 +162,7 @@ async def kill_workers(server: int, port: int, count: int) -> None:
 async def load(
     server: int, port: int, texts: Sequence[Text], *, connections: int, kills: int
 ) -> Tally:
-    """Send all texts; with `kills`, go on with them until so many workers were killed."""
+    """Send all texts; with `kills`, go on until that many workers were killed."""
     tally = Tally()
     killing = asyncio.create_task(kill_workers(server, port, kills))
 

@@ -1,4 +1,4 @@
-"""Settings for the whole suite: one thread, fixed random numbers, and quick property tests."""
+"""Settings for the whole suite: one thread, fixed random numbers, and fast property tests."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 @pytest.fixture(autouse=True)
 def fixed_random_numbers() -> None:
-    """What a test draws must not depend on the tests before it; torch is not imported for this."""
+    """Make random numbers independent of the tests before; torch is not imported for this."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(0)

@@ -29,7 +29,7 @@ WORDS = ["the", "a", "old", "young", "man", "woman", "dog", "cat", "house", "tre
 
 
 def make_config(kind: str = "softmax", *, subword: str = "none", max_length: int = 256) -> Config:
-    """A model of two small layers a side."""
+    """A model of two small layers per side."""
     sublayer = SublayerAttentionConfig(kind)
     files = TrainingCorpus((Path("train.src"),), (Path("train.trg"),))
     return Config(

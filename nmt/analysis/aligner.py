@@ -9,18 +9,18 @@ from nmt.analysis.gold import Gold
 from nmt.analysis.head_choice import GoldComparison, LinkInformation
 from nmt.analysis.norm_weights import Weighting, weight_by_norm
 from nmt.analysis.pairs import (
-    BATCH_TOKENS,
-    MAX_LENGTH,
-    Line,
+    ANALYSIS_BATCH_TOKENS,
+    ANALYSIS_MAX_LENGTH,
     PairAttention,
     PairBatch,
+    ReadLine,
     SegmentedPair,
     batch_attention,
     map_pairs,
 )
 from nmt.checkpoint.model_directory import LoadedModel
 from nmt.data.text import BAD_LINES
-from nmt.decoding.alignment import AlignmentHead, Links, Words, links_of
+from nmt.decoding.alignment import AlignmentHead, Links, Sources, links_of
 from nmt.decoding.translation import Failure
 from nmt.errors import DataError, DivergedError
 
@@ -44,8 +44,8 @@ class Aligner:
 
     loaded: LoadedModel
     reverse: bool = False
-    batch_tokens: int = BATCH_TOKENS
-    max_length: int = MAX_LENGTH
+    batch_tokens: int = ANALYSIS_BATCH_TOKENS
+    max_length: int = ANALYSIS_MAX_LENGTH
     weighting: Weighting = "attention"
 
     @property
@@ -55,7 +55,7 @@ class Aligner:
         return HeadGrid(config.decoder_layers, config.heads)
 
     def map(
-        self, pairs: Iterable[tuple[Line, Line]], reduce: Callable[[PairAttention], Result]
+        self, pairs: Iterable[tuple[ReadLine, ReadLine]], reduce: Callable[[PairAttention], Result]
     ) -> Iterator[Result | Unusable]:
         """`reduce` of the cross-attention of each pair that is usable, in order."""
         model = self.loaded.model
@@ -80,7 +80,7 @@ class Aligner:
         )
 
     def links(
-        self, pairs: Iterable[tuple[Line, Line]], head: AlignmentHead
+        self, pairs: Iterable[tuple[ReadLine, ReadLine]], head: AlignmentHead
     ) -> Iterator[Links | Unusable]:
         """The sorted links of each pair, in order."""
 
@@ -92,7 +92,7 @@ class Aligner:
 
         return self.map(pairs, links)
 
-    def link_information(self, pairs: Iterable[tuple[Line, Line]]) -> LinkInformation:
+    def link_information(self, pairs: Iterable[tuple[ReadLine, ReadLine]]) -> LinkInformation:
         """How informative the links of each head are."""
         information = LinkInformation(self.grid)
         for seen in self.map(pairs, pair_and_links):
@@ -100,7 +100,7 @@ class Aligner:
                 information.add(*seen)
         return information
 
-    def evaluate(self, pairs: Iterable[tuple[Line, Line]], gold: Gold) -> GoldComparison:
+    def evaluate(self, pairs: Iterable[tuple[ReadLine, ReadLine]], gold: Gold) -> GoldComparison:
         """The links of every head against the gold links."""
         comparison = GoldComparison(self.grid, gold, reverse=self.reverse)
         count = 0
@@ -124,6 +124,6 @@ class Aligner:
         return comparison
 
 
-def pair_and_links(attention: PairAttention) -> tuple[SegmentedPair, Words]:
+def pair_and_links(attention: PairAttention) -> tuple[SegmentedPair, Sources]:
     """A pair and its links by every head, [L, H + 1, 2, W]."""
     return attention.pair, all_links(attention)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmt.analysis.pairs import PairAttention, SegmentedPair
-from nmt.decoding.alignment import AlignmentHead, Links, Weights, Words, merge_subwords, strongest
+from nmt.decoding.alignment import AlignmentHead, Links, Sources, Weights, merge_subwords, strongest
 from nmt.model.observe import Site
 
 STEPS = ("normal", "shifted")
@@ -85,12 +85,12 @@ def merge_pair(pair: SegmentedPair, steps: Weights) -> Weights:
     )
 
 
-def all_links(attention: PairAttention) -> Words:
+def all_links(attention: PairAttention) -> Sources:
     """The source word [L, H + 1, 2, W] of each target word, for each place of the `HeadGrid`."""
     return strongest(word_attention(attention))
 
 
-def chosen_links(attention: PairAttention, choice: AlignmentHead) -> Words:
+def chosen_links(attention: PairAttention, choice: AlignmentHead) -> Sources:
     """The source word [W] of each target word by one head; `choice` names a layer."""
     assert choice.layer is not None
     layer = attention.weights[Site("cross", choice.layer)].astype(np.float64)

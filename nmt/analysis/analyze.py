@@ -19,8 +19,8 @@ from nmt.analysis.head_choice import GoldComparison, LinkInformation
 from nmt.analysis.key_classes import BatchPositions
 from nmt.analysis.measures import HeadCounts, count_heads, nullable_sites, unnormalised_sites
 from nmt.analysis.pairs import (
-    BATCH_TOKENS,
-    MAX_LENGTH,
+    ANALYSIS_BATCH_TOKENS,
+    ANALYSIS_MAX_LENGTH,
     PairAttention,
     PairBatch,
     SegmentedPair,
@@ -30,13 +30,13 @@ from nmt.analysis.pairs import (
     shuffle_targets,
     split_attention,
 )
-from nmt.analysis.results import TYPES, ModelResult
+from nmt.analysis.results import ATTENTION_TYPES, ModelResult
 from nmt.analysis.roles import AlignmentRoles, RoleStatistics
 from nmt.analysis.sinks import SinkFreeStatistics
 from nmt.analysis.statistics import AttentionStatistics
 from nmt.analysis.word_classes import NullAfterWords, WordClasses
 from nmt.checkpoint.model_directory import LoadedModel
-from nmt.decoding.alignment import Words
+from nmt.decoding.alignment import Sources
 from nmt.decoding.translator import Translator
 from nmt.errors import DivergedError
 from nmt.model.observe import Observer, Site, learned_parameters
@@ -52,7 +52,7 @@ SHOWN_CHARACTERS = 300  # for text without spaces
 
 
 @dataclass(frozen=True)
-class Input:
+class SentencePairs:
     """The sentence pairs; `read` begins anew with every call."""
 
     read: Callable[[], Iterable[TextPair]]
@@ -60,8 +60,8 @@ class Input:
     shown: frozenset[int]  # indices of the pairs whose attention is kept for the report
     word_classes: WordClasses | None = None  # after which null rates are counted
     seed: int = 1
-    batch_tokens: int = BATCH_TOKENS
-    max_length: int = MAX_LENGTH
+    batch_tokens: int = ANALYSIS_BATCH_TOKENS
+    max_length: int = ANALYSIS_MAX_LENGTH
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def can_be_shown(text: str) -> bool:
 
 def analyze_model(
     loaded: LoadedModel,
-    text: Input,
+    text: SentencePairs,
     *,
     name: str,
     gold: Gold | None = None,
@@ -123,7 +123,7 @@ def analyze_model(
         path=str(loaded.path),
         parameters=summarize(loaded.model).total,
         attention=loaded.config.model.attention_labels(),
-        nullable={type_: type_ in nullable for type_ in TYPES},
+        nullable={type_: type_ in nullable for type_ in ATTENTION_TYPES},
         statistics=statistics,
         aer=observation.comparison.table() if observation.comparison else None,
     )
@@ -132,7 +132,7 @@ def analyze_model(
 
 
 def translate_shown(
-    loaded: LoadedModel, text: Input, shown: Mapping[int, PairAttention]
+    loaded: LoadedModel, text: SentencePairs, shown: Mapping[int, PairAttention]
 ) -> dict[int, str]:
     """The model's own translations of the sources in the report, by index."""
     sources = {place: source for place, (source, _) in enumerate(text.read()) if place in shown}
@@ -159,7 +159,7 @@ def non_finite_message(path: Path, indices: Sequence[int]) -> str:
 class Observation:
     """The sums that grow while the pairs stream through a model."""
 
-    def __init__(self, loaded: LoadedModel, text: Input, gold: Gold | None) -> None:
+    def __init__(self, loaded: LoadedModel, text: SentencePairs, gold: Gold | None) -> None:
         config = loaded.config.model
         self.loaded = loaded
         self.text = text
@@ -227,7 +227,7 @@ class Observation:
         """Whether the words of a pair are aligned."""
         return self.comparison is not None or index < ALIGNED_PAIRS
 
-    def add_links(self, pair: SegmentedPair, words: Words) -> None:
+    def add_links(self, pair: SegmentedPair, words: Sources) -> None:
         """Add the links of one pair, words [L, H + 1, 2, W]."""
         if self.comparison is not None:
             self.comparison.add(pair, words)
@@ -244,7 +244,7 @@ class Observation:
 
 
 def shuffled_counts(
-    loaded: LoadedModel, text: Input, advance: Callable[[int], object]
+    loaded: LoadedModel, text: SentencePairs, advance: Callable[[int], object]
 ) -> dict[Site, HeadCounts]:
     """The counts behind the null rate with shuffled targets, for sublayers that can be null.
 

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from nmt.analysis.pairs import PairAttention
 from nmt.analysis.plotting import COLOURS
-from nmt.analysis.results import TYPES, ModelResult, diversity, learned_names
+from nmt.analysis.results import ATTENTION_TYPES, ModelResult, diversity, learned_names
 from nmt.data.codec import Codec, Segmentation, SideCodec
 from nmt.model.observe import Site
 
-LEVELS = 127  # levels of the absolute value of a weight, in a signed byte
-MEASURES = ("sparsity", "entropy")
+WEIGHT_LEVELS = 127  # levels of the absolute value of a weight, in a signed byte
+EXPLORED_MEASURES = ("sparsity", "entropy")
 NULL_MEASURES = ("null_rate", "shuffled_null_rate")
 
 
@@ -35,9 +35,9 @@ def model_data(
         "colour": COLOURS[number % len(COLOURS)],
         "attention": model.attention,
         "nullable": model.nullable,
-        "layers": {type_: len(model.layers(type_)) for type_ in TYPES},
+        "layers": {type_: len(model.layers(type_)) for type_ in ATTENTION_TYPES},
         "heads": model.num_heads,
-        "measures": {type_: layer_measures(model, type_) for type_ in TYPES},
+        "measures": {type_: layer_measures(model, type_) for type_ in ATTENTION_TYPES},
         "sentences": [
             None if one is None else sentence_data(codec, one, translations) for one in seen
         ],
@@ -54,7 +54,7 @@ def layer_measures(model: ModelResult, type_: str) -> list[dict[str, list[float 
         measures: dict[str, list[float | None]] = {
             "diversity": [*[None] * model.num_heads, diversity(layer)]  # of all heads of the layer
         }
-        names = (*(NULL_MEASURES if model.nullable[type_] else ()), *MEASURES)
+        names = (*(NULL_MEASURES if model.nullable[type_] else ()), *EXPLORED_MEASURES)
         for key in (*names, *learned_names([model])):
             values = layer["heads"].get(key)
             if values:
@@ -97,9 +97,9 @@ def quantised(seen: PairAttention) -> bytes:
     """The largest weight of every head as float32, then one signed byte per weight.
 
     Heads are ordered by type, layer and index. A byte n stands for the largest weight times
-    (n / LEVELS)^2, with the sign of n; it is 0 only for weights that are exactly 0.
+    (n / WEIGHT_LEVELS)^2, with the sign of n; it is 0 only for weights that are exactly 0.
     """
-    order = {type_: number for number, type_ in enumerate(TYPES)}
+    order = {type_: number for number, type_ in enumerate(ATTENTION_TYPES)}
     sites: list[Site] = sorted(seen.weights, key=lambda site: (order[site.type], site.layer))
     scales, levels = [], []
     for site in sites:
@@ -115,5 +115,5 @@ def quantise(
     """The largest absolute weight [H] and the levels [H, Q, K] of weights [H, Q, K]."""
     largest = np.abs(weights).max(axis=(1, 2))
     sizes = np.abs(weights) / np.maximum(largest, np.finfo(np.float32).tiny)[:, None, None]
-    levels = np.maximum(np.rint(LEVELS * np.sqrt(sizes)), weights != 0)
+    levels = np.maximum(np.rint(WEIGHT_LEVELS * np.sqrt(sizes)), weights != 0)
     return largest, (np.sign(weights) * levels).astype(np.int8)

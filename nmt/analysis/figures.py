@@ -25,15 +25,21 @@ from nmt.analysis.plotting import (
     render,
     styled,
 )
-from nmt.analysis.results import LANDMARKS, TYPES, Analysis, ModelResult, diversity, learned_names
+from nmt.analysis.results import (
+    ATTENTION_TYPES,
+    LANDMARKS,
+    Analysis,
+    ModelResult,
+    diversity,
+    learned_names,
+)
+from nmt.decoding.alignment import Weights
 
 NULL_COLOUR = "#F6D3B3"
 POSITIVE = LinearSegmentedColormap.from_list("positive", ["#DCEAF6", "#5B9CCB", "#08306B"])
 NEGATIVE = LinearSegmentedColormap.from_list("negative", ["#F6DCE6", "#CC79A7", "#6B0830"])
 PICTURED_HEADS = 4
 WIDEST = 13.0  # inches; wider heat maps are split into two rows
-
-Weights = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ def types_with(analysis: Analysis, present: Callable[[dict[str, Any]], bool]) ->
     """The types of attention with a layer for which `present` holds, in any model."""
     return [
         type_
-        for type_ in TYPES
+        for type_ in ATTENTION_TYPES
         if any(present(layer) for model in analysis.models for layer in model.layers(type_))
     ]
 
@@ -125,7 +131,7 @@ def panels_by_type(types: Sequence[str], ylabel: str) -> tuple[Figure, dict[str,
     row = figure.subplots(1, len(types), sharey=True, squeeze=False)[0]
     panels = dict(zip(types, row, strict=True))
     for type_, axes in panels.items():
-        axes.set_title(TYPES[type_])
+        axes.set_title(ATTENTION_TYPES[type_])
         axes.set_xlabel("layer")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     row[0].set_ylabel(ylabel)
@@ -189,7 +195,7 @@ def sparsity_drawing(analysis: Analysis) -> Drawing | None:
 
 def diversity_drawing(analysis: Analysis) -> Drawing:
     """Figure 5."""
-    figure = layer_figure(analysis, list(TYPES), diversity, ylabel="JS divergence (nats)")
+    figure = layer_figure(analysis, list(ATTENTION_TYPES), diversity, ylabel="JS divergence (nats)")
     figure.axes[0].set_ylim(0, 1.05 * figure.axes[0].get_ylim()[1])
     caption = (
         "How much the heads of a layer differ (Jensen-Shannon divergence): 0 if all are alike. "
@@ -230,7 +236,11 @@ def alignment_drawing(analysis: Analysis) -> Drawing | None:
 
 def null_drawing(analysis: Analysis) -> Drawing | None:
     """Figure 6, for the types of attention in which a query can attend to nothing."""
-    types = [type_ for type_ in TYPES if any(model.nullable[type_] for model in analysis.models)]
+    types = [
+        type_
+        for type_ in ATTENTION_TYPES
+        if any(model.nullable[type_] for model in analysis.models)
+    ]
     if not types:
         return None
     figure, panels = panels_by_type(types, "null rate (%)")
@@ -257,7 +267,7 @@ def null_drawing(analysis: Analysis) -> Drawing | None:
 
 def density_drawing(analysis: Analysis) -> Drawing:
     """A histogram of the number of non-zero weights, by type (second paper)."""
-    figure, panels = panels_by_type(list(TYPES), "queries (% for each number)")
+    figure, panels = panels_by_type(list(ATTENTION_TYPES), "queries (% for each number)")
     for type_, axes in panels.items():
         axes.set_xlabel("non-zero weights of a query")
         shares = [density_shares(model, type_) for model in analysis.models]

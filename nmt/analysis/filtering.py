@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from nmt.analysis.pairs import (
-    Line,
     PairBatch,
+    ReadLine,
     log_probabilities,
     map_pairs,
     non_finite_pairs,
@@ -133,7 +133,7 @@ def score_batch(model: Transformer, batch: PairBatch) -> list[PairScores]:
 
 def scored_pairs(
     loaded: LoadedModel,
-    pairs: Iterable[tuple[Line, Line]],
+    pairs: Iterable[tuple[ReadLine, ReadLine]],
     *,
     batch_tokens: int,
     max_length: int,
@@ -150,7 +150,7 @@ def scored_pairs(
     )
 
 
-def without_blanks(source: Line, target: Line) -> tuple[Line, Line]:
+def without_blanks(source: ReadLine, target: ReadLine) -> tuple[ReadLine, ReadLine]:
     """The pair, with a blank side marked as bad."""
     blank = BadLine(EMPTY, 0, 0)
     sides = [

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nmt.analysis.symmetrization import Link
 from nmt.data.text import read_text
+from nmt.decoding.alignment import WordLink
 from nmt.errors import DataError
 
 Order = Literal["source-target", "target-source"]
@@ -23,8 +23,8 @@ LINK = re.compile(r"([0-9]{1,6})([-p])([0-9]{1,6})")
 class GoldLinks:
     """The links (source word, target word), from 0, of one pair; `possible` contains `sure`."""
 
-    sure: frozenset[Link]
-    possible: frozenset[Link]
+    sure: frozenset[WordLink]
+    possible: frozenset[WordLink]
 
     def swapped(self) -> "GoldLinks":
         """The same links as (target word, source word)."""
@@ -69,7 +69,7 @@ class AlignmentCounts:
         )
 
 
-def count_links(links: Iterable[Link], gold: GoldLinks) -> AlignmentCounts:
+def count_links(links: Iterable[WordLink], gold: GoldLinks) -> AlignmentCounts:
     """The counts of one sentence pair."""
     found = set(links)
     return AlignmentCounts(
@@ -112,7 +112,7 @@ def read_gold(
     are counted from `first`; `order` says which side comes first.
     """
     sure_lines = list(_read_links(path, order=order, first=first))
-    more_lines: list[list[tuple[Link, str]]] = [[] for _ in sure_lines]
+    more_lines: list[list[tuple[WordLink, str]]] = [[] for _ in sure_lines]
     if possible is not None:
         more_lines = list(_read_links(possible, order=order, first=first))
         if len(more_lines) != len(sure_lines):
@@ -129,7 +129,7 @@ def read_gold(
     ]
 
 
-def _read_links(path: Path, *, order: Order, first: int) -> Iterator[list[tuple[Link, str]]]:
+def _read_links(path: Path, *, order: Order, first: int) -> Iterator[list[tuple[WordLink, str]]]:
     """The links (source, target), from 0, of each line, with `-` or `p`."""
     for number, line in enumerate(read_text(path), start=1):
         links = []

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from nmt.analysis.alignment import STEPS, HeadGrid
 from nmt.analysis.gold import Gold, GoldLinks
 from nmt.analysis.pairs import SegmentedPair
-from nmt.decoding.alignment import NO_LINK, AlignmentHead, Words
+from nmt.decoding.alignment import NO_LINK, AlignmentHead, Sources
 
 Rates = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class GridCounts:
             np.zeros(grid.shape, dtype=np.int64) for _ in range(3)
         )
 
-    def add(self, words: Words, gold: GoldLinks) -> None:
+    def add(self, words: Sources, gold: GoldLinks) -> None:
         """Add the links of one pair, words [L, H + 1, 2, W] (see `alignment.all_links`)."""
         self.pairs += 1
         self.sure += len(gold.sure)
@@ -61,7 +61,7 @@ class GoldComparison:
         self.reported = GridCounts(grid)
         self.choosing = GridCounts(grid) if gold.development else self.reported
 
-    def add(self, pair: SegmentedPair, words: Words) -> None:
+    def add(self, pair: SegmentedPair, words: Sources) -> None:
         """Add the links of one pair, words [L, H + 1, 2, W]."""
         links = self.gold.links[pair.index]
         sides = [len(pair.source.words), len(pair.target.words)]
@@ -119,11 +119,11 @@ class LinkInformation:
     """
 
     grid: HeadGrid
-    sources: list[Words] = field(default_factory=list)  # [places, W] ids of linked words
-    targets: list[Words] = field(default_factory=list)  # [W]
+    sources: list[Sources] = field(default_factory=list)  # [places, W] ids of linked words
+    targets: list[Sources] = field(default_factory=list)  # [W]
     _ids: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def add(self, pair: SegmentedPair, words: Words) -> None:
+    def add(self, pair: SegmentedPair, words: Sources) -> None:
         """Add the links of one pair, words [L, H + 1, 2, W]."""
         places = words.reshape(int(np.prod(self.grid.shape)), words.shape[-1])
         source = np.array(
@@ -156,14 +156,16 @@ class LinkInformation:
         sums = np.add.reduceat(np.append(values, 0.0), np.cumsum([0, *lengths[:-1]]))
         return np.where(np.array(lengths) > 0, sums / np.maximum(lengths, 1), 0.0)
 
-    def _values(self, sources: Words) -> Rates:
+    def _values(self, sources: Sources) -> Rates:
         """[N] nats of each target word, linked to the source words [N]."""
         sentences = np.repeat(np.arange(len(self.targets)), [len(words) for words in self.targets])
         targets = np.concatenate(self.targets)
         return link_information(sources, targets, sentences, num_words=len(self._ids))
 
 
-def link_information(sources: Words, targets: Words, sentences: Words, *, num_words: int) -> Rates:
+def link_information(
+    sources: Sources, targets: Sources, sentences: Sources, *, num_words: int
+) -> Rates:
     """The score [N] (see `LinkInformation`) of each target word by one head, 0 without a link."""
     values = np.zeros(len(sources))
     linked = sources != NO_LINK
@@ -181,10 +183,10 @@ def link_information(sources: Words, targets: Words, sentences: Words, *, num_wo
     return values
 
 
-def elsewhere(values: Words, sentences: Words) -> Words:
+def elsewhere(values: Sources, sentences: Sources) -> Sources:
     """How often [N] each value occurs in sentences other than its own."""
     _, kinds, counts = np.unique(values, return_inverse=True, return_counts=True)
     own = kinds * (int(sentences.max()) + 1) + sentences
     _, own_kinds, own_counts = np.unique(own, return_inverse=True, return_counts=True)
-    others: Words = counts[kinds] - own_counts[own_kinds]
+    others: Sources = counts[kinds] - own_counts[own_kinds]
     return others

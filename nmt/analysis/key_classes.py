@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nmt.analysis.pairs import PairBatch
-from nmt.analysis.results import TYPES
+from nmt.analysis.results import ATTENTION_TYPES
 from nmt.data.codec import Codec, Segmentation, SideCodec
 
 QUESTION_MARKS = frozenset("?？؟⁇⁈⁉")
@@ -65,7 +65,7 @@ class KeyClass:
 
     meaning: str
     keys: Callable[[SidePositions], Tensor]
-    types: tuple[str, ...] = tuple(TYPES)  # of attention that have such keys
+    types: tuple[str, ...] = tuple(ATTENTION_TYPES)  # of attention that have such keys
     own: bool = False  # whether the position of the query itself counts, in self-attention
 
 

@@ -30,12 +30,12 @@ from nmt.model.transformer import Transformer
 
 # With more padding, matrix products give the same bits if lengths are multiples of 16, and so do
 # the sums over keys in entmax if they are multiples of 32.
-LENGTH_MULTIPLE = 32
-BATCH_TOKENS = 2048
-WINDOW = 2048  # pairs that are sorted by length at a time
-MAX_LENGTH = 512  # subwords per side; attention weights need memory quadratic in it
+ANALYSIS_LENGTH_MULTIPLE = 32
+ANALYSIS_BATCH_TOKENS = 2048
+SORTED_PAIRS = 2048  # pairs that are sorted by length at a time
+ANALYSIS_MAX_LENGTH = 512  # subwords per side; attention weights need memory quadratic in it
 
-Line = str | BadLine
+ReadLine = str | BadLine
 Result = TypeVar("Result")
 
 
@@ -67,7 +67,7 @@ class PairBatch:
     @classmethod
     def of(cls, pairs: Sequence[SegmentedPair], device: torch.device | str) -> "PairBatch":
         """A batch padded to its longest pair."""
-        multiple = LENGTH_MULTIPLE
+        multiple = ANALYSIS_LENGTH_MULTIPLE
         source, source_visible = pad(
             [pair.source.ids for pair in pairs], multiple=multiple, device=device
         )
@@ -127,7 +127,9 @@ def cut_window(
 ) -> Iterator[PairBatch]:
     """Batches of pairs of similar length."""
     batches = length_batches(
-        [pair.length for pair in window], batch_tokens=batch_tokens, multiple=LENGTH_MULTIPLE
+        [pair.length for pair in window],
+        batch_tokens=batch_tokens,
+        multiple=ANALYSIS_LENGTH_MULTIPLE,
     )
     for positions in batches:
         yield PairBatch.of([window[position] for position in positions], device)
@@ -135,13 +137,13 @@ def cut_window(
 
 def map_pairs(
     loaded: LoadedModel,
-    pairs: Iterable[tuple[Line, Line]],
+    pairs: Iterable[tuple[ReadLine, ReadLine]],
     compute: Callable[[PairBatch], Sequence[Result]],
     unusable: Callable[[str], Result],
     *,
-    batch_tokens: int = BATCH_TOKENS,
-    max_length: int = MAX_LENGTH,
-    window: int = WINDOW,
+    batch_tokens: int = ANALYSIS_BATCH_TOKENS,
+    max_length: int = ANALYSIS_MAX_LENGTH,
+    window: int = SORTED_PAIRS,
 ) -> Iterator[Result]:
     """One result per pair, in order: that of `compute` for its batch, or `unusable(reason)`.
 

@@ -20,7 +20,7 @@ GREY = "#555555"
 DPI = 160
 TITLE_SIZE = 11.0
 NOT_WRITTEN = {"png": ("Software",), "pdf": ("Creator", "Producer", "CreationDate")}
-STYLE: dict[Any, Any] = {
+PLOT_STYLE: dict[Any, Any] = {
     "font.size": 10.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -52,7 +52,7 @@ def styled() -> Iterator[None]:
     family = [font for font in FONTS if font in installed]
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({**STYLE, "font.family": family or ["sans-serif"]})
+        matplotlib.rcParams.update({**PLOT_STYLE, "font.family": family or ["sans-serif"]})
         # A character that no font has is drawn as a box.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")

@@ -27,7 +27,7 @@ from nmt.model.observe import Site
 from nmt.tables import Table
 
 # In the order in which they import each other; nmt-serve serves those of the explorer as they are.
-SCRIPTS = (
+REPORT_SCRIPTS = (
     "explorer/elements.js",
     "explorer/colours.js",
     "explorer/measures.js",
@@ -85,7 +85,7 @@ def build_report(
 
 def assemble(data: Any) -> bytes:
     """The page with its data, script and style."""
-    script = MODULE_SYNTAX.sub("", "".join(page_file(name) for name in SCRIPTS))
+    script = MODULE_SYNTAX.sub("", "".join(page_file(name) for name in REPORT_SCRIPTS))
     style = "".join(page_file(name) for name in STYLES)
     policy = (
         f"default-src 'none'; script-src '{policy_hash(script)}'; "

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-FORMAT = 1
+RESULTS_FORMAT = 1
 
 # The types of attention and their names in tables and figures.
-TYPES = {
+ATTENTION_TYPES = {
     "encoder_self": "encoder self-attention",
     "decoder_self": "decoder self-attention",
     "cross": "cross-attention",
@@ -59,7 +59,7 @@ class Analysis:
 
     def document(self) -> dict[str, Any]:
         """The content of analysis.json, rounded so that the order of additions does not show."""
-        rounded: dict[str, Any] = without_noise({"format": FORMAT, **asdict(self)})
+        rounded: dict[str, Any] = without_noise({"format": RESULTS_FORMAT, **asdict(self)})
         return rounded
 
 
@@ -76,7 +76,9 @@ def without_noise(value: Any) -> Any:
 
 def learned_names(models: Sequence[ModelResult]) -> list[str]:
     """The names of the parameters that heads of these models have learned, such as alpha."""
-    layers = (layer for model in models for type_ in TYPES for layer in model.layers(type_))
+    layers = (
+        layer for model in models for type_ in ATTENTION_TYPES for layer in model.layers(type_)
+    )
     names = dict.fromkeys(name for layer in layers for name in layer["heads"])
     return [name for name in names if name not in MEASURED]
 

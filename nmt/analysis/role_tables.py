@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nmt.analysis.key_classes import SINKS
-from nmt.analysis.results import TYPES, ModelResult
+from nmt.analysis.results import ATTENTION_TYPES, ModelResult
 from nmt.analysis.roles import ALIGNMENT_THRESHOLD, THRESHOLD
 from nmt.tables import Table
 
@@ -25,7 +25,7 @@ def role_tables(models: Sequence[ModelResult]) -> list[Table]:
 
 def depth(models: Sequence[ModelResult]) -> int:
     """The number of layers of the deepest model."""
-    return max(len(model.layers(type_)) for model in models for type_ in TYPES)
+    return max(len(model.layers(type_)) for model in models for type_ in ATTENTION_TYPES)
 
 
 def by_layer(
@@ -43,7 +43,9 @@ def by_layer(
     for model, type_, name, values in rows:
         numbers = [f"{value:.{digits}f}" for value in [*values, sum(values) / len(values)]]
         padding = [""] * (width - len(values))
-        cells.append([model.name, TYPES[type_], name, *numbers[:-1], *padding, numbers[-1]])
+        cells.append(
+            [model.name, ATTENTION_TYPES[type_], name, *numbers[:-1], *padding, numbers[-1]]
+        )
     columns = ["model", "attention", heading, *(f"layer {n}" for n in range(width)), "mean"]
     return Table(columns, cells, labels=3, title=title, note=note)
 
@@ -56,7 +58,7 @@ def collect(
     """The rows for which every layer has a value."""
     rows = []
     for model in models:
-        for type_ in TYPES:
+        for type_ in ATTENTION_TYPES:
             for name in names:
                 values = [value(layer, name) for layer in model.layers(type_)]
                 known = [number for number in values if number is not None]
@@ -135,7 +137,7 @@ def after_words_table(models: Sequence[ModelResult]) -> Table:
     rows = []
     heads = max(model.num_heads for model in models)
     for model in models:
-        for type_, type_name in TYPES.items():
+        for type_, type_name in ATTENTION_TYPES.items():
             for number, layer in enumerate(model.layers(type_)):
                 classes = layer.get("null_after", {})
                 every = {"heads": layer["heads"]["null_rate"], "queries": ""}
@@ -157,7 +159,7 @@ def role_table(models: Sequence[ModelResult]) -> Table:
     """The heads with a role."""
     rows = []
     for model in models:
-        for type_, type_name in TYPES.items():
+        for type_, type_name in ATTENTION_TYPES.items():
             for number, layer in enumerate(model.layers(type_)):
                 for found in layer.get("roles", []):
                     labels = [model.name, type_name, f"{number}", f"{found['head']}", found["role"]]

@@ -28,14 +28,14 @@ from nmt.analysis.key_classes import (
 from nmt.analysis.measures import Mean, real_weights
 from nmt.analysis.pairs import PairBatch, SegmentedPair
 from nmt.data.codec import Segmentation
-from nmt.decoding.alignment import Words
+from nmt.decoding.alignment import Sources
 from nmt.model.observe import Observer, Site
 
 THRESHOLD = 0.5  # more than half of the weight, as a mean
 # On 224 pairs of the Hansards the gold links have a score of 0.14, gold links of which half are
 # replaced at random -0.10, a diagonal -0.13 and random links -0.27. More text gives higher scores.
 ALIGNMENT_THRESHOLD = 0.1
-ALIGNMENT = "alignment"
+ALIGNMENT_ROLE = "alignment"
 EXAMPLES = 3  # sentences per head and role
 EXAMPLE_QUERIES = 3  # a sentence with fewer queries that count is no example
 # By name of a role: those that explain it. A head that attends to all punctuation marks attends to
@@ -173,7 +173,7 @@ class AlignmentRoles:
     pairs: list[SegmentedPair] = field(default_factory=list)
     source_words: Counter[str] = field(default_factory=Counter)
 
-    def add(self, pair: SegmentedPair, words: Words) -> None:
+    def add(self, pair: SegmentedPair, words: Sources) -> None:
         """Add the links of one pair, words [L, H + 1, 2, W]."""
         self.information.add(pair, words)
         self.pairs.append(pair)
@@ -198,11 +198,13 @@ class AlignmentRoles:
         for number in range(self.information.grid.layers):
             layer = statistics["cross"][f"layer_{number}"]
             best = scores[number, :heads].max(axis=-1)
-            layer["shares"][ALIGNMENT] = best.tolist()
+            layer["shares"][ALIGNMENT_ROLE] = best.tolist()
             for head in np.flatnonzero(best >= ALIGNMENT_THRESHOLD):
                 step = int(scores[number, head].argmax())
                 examples = self.examples((number, int(head), step))
-                found = role(int(head), ALIGNMENT, float(best[head]), ALIGNMENT_THRESHOLD, examples)
+                found = role(
+                    int(head), ALIGNMENT_ROLE, float(best[head]), ALIGNMENT_THRESHOLD, examples
+                )
                 layer["roles"].append(found)
             layer["roles"].sort(key=lambda found: found["head"])
 

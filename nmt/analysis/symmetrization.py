@@ -6,23 +6,22 @@ then over source words, then over the neighbours of a link.
 
 from collections.abc import Callable, Iterable
 
-Link = tuple[int, int]  # (source word, target word), counted from 0
-Links = tuple[Link, ...]
+from nmt.decoding.alignment import Links, WordLink
 
-NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+LINK_NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
 
 
-def intersection(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
+def intersection(forward: Iterable[WordLink], reverse: Iterable[WordLink]) -> Links:
     """The links of both directions: few, and mostly right."""
     return tuple(sorted(set(forward) & set(reverse)))
 
 
-def union(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
+def union(forward: Iterable[WordLink], reverse: Iterable[WordLink]) -> Links:
     """The links of either direction."""
     return tuple(sorted(set(forward) | set(reverse)))
 
 
-def grow_diag(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
+def grow_diag(forward: Iterable[WordLink], reverse: Iterable[WordLink]) -> Links:
     """The intersection, extended by neighbouring links of the union, diagonal ones included.
 
     A link is added if one of its words has no link yet.
@@ -38,7 +37,7 @@ def grow_diag(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
         for source, target in sorted(candidates, key=lambda link: (link[1], link[0])):
             if (source, target) not in links:
                 continue
-            for step_target, step_source in NEIGHBOURS:
+            for step_target, step_source in LINK_NEIGHBOURS:
                 new = (source + step_source, target + step_target)
                 if new not in candidates or new in links:
                     continue
@@ -51,7 +50,7 @@ def grow_diag(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
     return tuple(sorted(links))
 
 
-def grow_diag_final(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
+def grow_diag_final(forward: Iterable[WordLink], reverse: Iterable[WordLink]) -> Links:
     """`grow_diag`, then the links of either direction with a word that has no link yet."""
     forward, reverse = set(forward), set(reverse)
     links = set(grow_diag(forward, reverse))
@@ -66,7 +65,7 @@ def grow_diag_final(forward: Iterable[Link], reverse: Iterable[Link]) -> Links:
     return tuple(sorted(links))
 
 
-SYMMETRIZATIONS: dict[str, Callable[[Iterable[Link], Iterable[Link]], Links]] = {
+SYMMETRIZATIONS: dict[str, Callable[[Iterable[WordLink], Iterable[WordLink]], Links]] = {
     "grow-diag-final": grow_diag_final,
     "grow-diag": grow_diag,
     "intersection": intersection,

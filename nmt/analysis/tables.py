@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nmt.analysis.results import (
+    ATTENTION_TYPES,
     LANDMARKS,
-    TYPES,
     Analysis,
     ModelResult,
     diversity,
@@ -82,13 +82,13 @@ def model_table(models: Sequence[ModelResult]) -> Table:
         rows.append(
             [
                 model.name,
-                *(model.attention[type_] for type_ in TYPES),
+                *(model.attention[type_] for type_ in ATTENTION_TYPES),
                 layers,
                 str(model.num_heads),
                 f"{model.parameters:,}",
             ]
         )
-    columns = ["model", *TYPES.values(), "layers", "heads", "parameters"]
+    columns = ["model", *ATTENTION_TYPES.values(), "layers", "heads", "parameters"]
     return Table(columns, rows, labels=4, title="Models")
 
 
@@ -103,7 +103,7 @@ def layer_table(
     """One value per layer and type of attention, and the mean over the layers."""
     rows = []
     for model in models:
-        for type_, type_name in TYPES.items():
+        for type_, type_name in ATTENTION_TYPES.items():
             values = [value(layer) for layer in model.layers(type_)]
             rows.append([model.name, type_name, *layer_cells(values, depth(models), digits)])
     columns = ["model", "attention", *layer_columns(depth(models))]
@@ -112,7 +112,7 @@ def layer_table(
 
 def depth(models: Sequence[ModelResult]) -> int:
     """The number of layers of the deepest model."""
-    return max(len(model.layers(type_)) for model in models for type_ in TYPES)
+    return max(len(model.layers(type_)) for model in models for type_ in ATTENTION_TYPES)
 
 
 def layer_columns(layers: int) -> list[str]:
@@ -182,11 +182,14 @@ def diversity_tables(models: Sequence[ModelResult]) -> list[Table]:
     rows = []
     for model in models:
         keys = {
-            key for type_ in TYPES for layer in model.layers(type_) for key in layer["diversity"]
+            key
+            for type_ in ATTENTION_TYPES
+            for layer in model.layers(type_)
+            for key in layer["diversity"]
         }
         temperatures = sorted(keys - {"plain"}, key=float, reverse=True)
         for temperature in temperatures or ["plain"]:
-            cells = [mean_diversity(model, type_, temperature) for type_ in TYPES]
+            cells = [mean_diversity(model, type_, temperature) for type_ in ATTENTION_TYPES]
             shown = NOTHING if temperature == "plain" else f"{float(temperature):g}"
             rows.append([model.name, shown, *cells])
     note = (
@@ -222,7 +225,7 @@ def null_tables(models: Sequence[ModelResult]) -> list[Table]:
     """Figure 6, for the models whose queries can attend to nothing."""
     rows = []
     for model in models:
-        for type_, type_name in TYPES.items():
+        for type_, type_name in ATTENTION_TYPES.items():
             if not model.nullable[type_]:
                 continue
             layers = model.layers(type_)
@@ -246,7 +249,7 @@ def learned_table(models: Sequence[ModelResult], name: str) -> Table:
     """A learned parameter: mean, lowest and highest of the heads."""
     rows = []
     for model in models:
-        for type_, type_name in TYPES.items():
+        for type_, type_name in ATTENTION_TYPES.items():
             heads = [layer["heads"].get(name) for layer in model.layers(type_)]
             if any(heads):
                 cells = [learned_cell(values) for values in heads]

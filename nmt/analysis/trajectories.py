@@ -19,11 +19,11 @@ from matplotlib.ticker import MaxNLocator
 
 from nmt.analysis.figures import Drawing, Picture, panels_by_type, types_with
 from nmt.analysis.plotting import COLOURS, GREY, legend, styled
-from nmt.analysis.results import LANDMARKS, TYPES, Analysis, learned_names
+from nmt.analysis.results import ATTENTION_TYPES, LANDMARKS, Analysis, learned_names
+from nmt.config.config import METRICS_FILE
 
 HEAD = re.compile(r"(\w+)_(\d+)")
-MEASURES = ("sparsity", "null_rate", "entropy", "diversity")
-METRICS = "metrics.jsonl"
+TRAJECTORY_MEASURES = ("sparsity", "null_rate", "entropy", "diversity")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def read_trajectories(path: Path) -> list[Trajectory]:
                 number = int(layer.removeprefix("layer_"))
                 for key, value in values.items():
                     match = HEAD.fullmatch(key)
-                    if match is None or key in MEASURES:
+                    if match is None or key in TRAJECTORY_MEASURES:
                         continue
                     place = (match[1], type_, number, int(match[2]))
                     one = found.setdefault(place, Trajectory(*place))
@@ -78,8 +78,8 @@ def read_trajectories(path: Path) -> list[Trajectory]:
 
 def metrics_of(model: Path) -> Path:
     """The metrics.jsonl of a run directory, or of the run that a model directory is part of."""
-    own = model / METRICS
-    return own if own.exists() else model.parent / METRICS
+    own = model / METRICS_FILE
+    return own if own.exists() else model.parent / METRICS_FILE
 
 
 def learned_pictures(
@@ -98,7 +98,7 @@ def learned_pictures(
 
 def trajectory_drawing(model: str, name: str, trajectories: Sequence[Trajectory]) -> Drawing:
     """The value of every head over the updates, one panel per type of attention."""
-    types = [type_ for type_ in TYPES if any(one.type == type_ for one in trajectories)]
+    types = [type_ for type_ in ATTENTION_TYPES if any(one.type == type_ for one in trajectories)]
     figure, panels = panels_by_type(types, f"learned {name}")
     layers = sorted({one.layer for one in trajectories})
     for one in trajectories:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nmt.bench.kinds import LEARNED
+from nmt.bench.kinds import LEARNED_ENTMAX
 from nmt.bench.machine import peak_memory
 from nmt.bench.timing import Spread, measure_rounds, seconds
 from nmt.config.attention_kinds import ATTENTION_KINDS
@@ -24,10 +24,10 @@ from nmt.model.attention import AttentionCore
 CASE_SECONDS = 0.03  # a case repeats its call until it takes about this long
 REFERENCES = ("plain softmax", "torch SDPA")
 VARIANTS = {
-    LEARNED: AttentionConfig("entmax", alpha="learned"),
+    LEARNED_ENTMAX: AttentionConfig("entmax", alpha="learned"),
     "sparsemax, package": AttentionConfig("sparsemax", backend="package"),
     "entmax15, package": AttentionConfig("entmax15", backend="package"),
-    f"{LEARNED}, package": AttentionConfig("entmax", alpha="learned", backend="package"),
+    f"{LEARNED_ENTMAX}, package": AttentionConfig("entmax", alpha="learned", backend="package"),
 }
 
 

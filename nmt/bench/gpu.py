@@ -15,7 +15,7 @@ import torch
 from nmt.bench import attention, decoding, scaling, training
 from nmt.bench.growth import quiet
 from nmt.bench.machine import PRODUCT_SIZE, MatrixProduct
-from nmt.bench.roofline import PRODUCT_SHARE, Counts, Gpu, find_counts, find_gpu, predict
+from nmt.bench.roofline import PRODUCT_SHARE, Gpu, WorkCounts, find_counts, find_gpu, predict
 from nmt.bench.synthetic import Shapes, synthetic_lines
 from nmt.bench.timing import Spread, measure_rounds
 from nmt.decoding.translation import Precision
@@ -23,8 +23,8 @@ from nmt.ops.cuda_device import has_bfloat16, tf32_is_on
 from nmt.training.distributed import Processes
 
 TERA = 1e12
-BEAM = 4
-PARTS = ("products", "train", "attention", "decode", "processes")
+GPU_BEAM = 4
+GPU_PARTS = ("products", "train", "attention", "decode", "processes")
 UNITS = {
     "products": "TFLOP/s",
     "train": "target tokens/s",
@@ -72,12 +72,12 @@ FULL = BenchmarkSizes(
     compiled=True,
     counted=True,
 )
-TINY = replace(
+TINY_SHAPES = replace(
     BASE, dim=16, heads=2, layers=1, feed_forward_dim=32, vocabulary=40, length=4, batch_tokens=40
 )
 SMALL = BenchmarkSizes(
-    shapes=TINY,
-    long_shapes=replace(TINY, length=15, batch_tokens=64),
+    shapes=TINY_SHAPES,
+    long_shapes=replace(TINY_SHAPES, length=15, batch_tokens=64),
     accumulate=2,
     updates=1,
     batch_sizes=(1, 4),
@@ -282,7 +282,7 @@ def training_trials(plan: BenchmarkPlan) -> list[Trial]:
     ]
 
 
-def prediction(gpu: Gpu | None, counts: Counts | None) -> PredictedFigures:
+def prediction(gpu: Gpu | None, counts: WorkCounts | None) -> PredictedFigures:
     """The figures that the roofline predicts from recorded counts."""
     if gpu is None or counts is None:
         return PredictedFigures()
@@ -337,7 +337,7 @@ def decoding_trials(plan: BenchmarkPlan) -> list[Trial]:
             shapes, [kind], int8=False, device=plan.device, precision=precision
         )
         settings = decoding.DecodingSettings(
-            [batch], BEAM, repeats=plan.repeats, force_length=True, fast=False
+            [batch], GPU_BEAM, repeats=plan.repeats, force_length=True, fast=False
         )
         lines = synthetic_lines(shapes, max(batch, 4))
         (row,) = decoding.measure_decoding(models, lines, settings, device=plan.device).rows
@@ -347,7 +347,7 @@ def decoding_trials(plan: BenchmarkPlan) -> list[Trial]:
         Trial(
             "decode",
             kind,
-            {"precision": precision, "batch": batch, "beam": BEAM},
+            {"precision": precision, "batch": batch, "beam": GPU_BEAM},
             lambda kind=kind, way=(precision, batch): run(kind, *way),  # type: ignore[misc]
             # The memory of a step counts the weights, that of the benchmark does not.
             replace(

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from nmt.bench.gpu import PARTS, Figures, GpuRow
-from nmt.bench.kinds import REFERENCE
+from nmt.bench.gpu import GPU_PARTS, Figures, GpuRow
+from nmt.bench.kinds import REFERENCE_KIND
 from nmt.bench.report import memory, spread
 from nmt.bench.result import Result
 from nmt.tables import Table
@@ -21,7 +21,7 @@ NONE = "–"
 def gpu_markdown(result: Result[GpuRow]) -> str:
     """One table per part that was measured."""
     parts = [f"# {title(result)}", "", str(result.machine), "", note(result)]
-    for part in PARTS:
+    for part in GPU_PARTS:
         rows = [row for row in result.rows if row.part == part]
         if rows:
             parts += ["", f"## {TITLES[part]}", "", part_table(rows).markdown()]
@@ -61,7 +61,7 @@ def note(result: Result[GpuRow]) -> str:
 def part_table(rows: Sequence[GpuRow]) -> Table:
     """Measurements beside predictions; a column without any number is left out."""
     names = list(rows[0].settings)
-    compared = "1 process" if rows[0].part == "processes" else REFERENCE
+    compared = "1 process" if rows[0].part == "processes" else REFERENCE_KIND
     header = ["", *names, rows[0].unit, "predicted", "measured/predicted"]
     header += [f"relative to {compared}", "peak memory", "predicted memory"]
     cells = [
@@ -99,7 +99,7 @@ def figures(row: GpuRow, rows: Sequence[GpuRow]) -> Sequence[str]:
 
 def reference_of(row: GpuRow, rows: Sequence[GpuRow]) -> Figures | None:
     """The figures of softmax in the settings of a row; of several processes, those of one."""
-    wanted = (REFERENCE, row.settings)
+    wanted = (REFERENCE_KIND, row.settings)
     if row.part == "processes":
         wanted = (row.name, {**row.settings, "processes": 1})
     return next((other.measured for other in rows if (other.name, other.settings) == wanted), None)

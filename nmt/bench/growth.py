@@ -19,9 +19,9 @@ from nmt.config.config import Config, DataConfig, ParallelFiles, SubwordConfig, 
 from nmt.data.prepare import prepare
 from nmt.progress import progress_bar
 
-SENTENCES = 32  # to translate
-BEAM = 4
-WORDS = 20_000  # word types in random text
+GROWTH_SENTENCES = 32  # to translate
+GROWTH_BEAM = 4
+WORD_TYPES = 20_000  # word types in random text
 WORDS_OF_A_LINE = 12
 MERGES = 1000
 
@@ -82,7 +82,7 @@ def measure_growth(
 ) -> Result[Growth]:  # fmt: skip
     """The axes of these names, each with its first `largest` sizes; one round warms up."""
     machine = describe_machine(device)
-    axes = [replace(AXES[name], sizes=AXES[name].sizes[:largest]) for name in names]
+    axes = [replace(GROWTH_AXES[name], sizes=GROWTH_AXES[name].sizes[:largest]) for name in names]
     total = sum(len(axis.sizes) for axis in axes) * (1 + repeats)
     rows = []
     with progress_bar(total=total, unit="run", description="growth") as bar:
@@ -156,16 +156,16 @@ def quiet(name: str) -> Iterator[None]:
 def random_text(pairs: int) -> dict[str, list[str]]:
     """Lines of random words with the frequencies of real words (Zipf)."""
     generator = np.random.default_rng(pairs)
-    weights = 1.0 / np.arange(1, WORDS + 1)
+    weights = 1.0 / np.arange(1, WORD_TYPES + 1)
     text = {}
     for side in ("source", "target"):
-        letters = generator.integers(ord("a"), ord("z") + 1, size=(WORDS, 8), dtype=np.uint8)
-        lengths = generator.integers(2, 9, size=WORDS)
+        letters = generator.integers(ord("a"), ord("z") + 1, size=(WORD_TYPES, 8), dtype=np.uint8)
+        lengths = generator.integers(2, 9, size=WORD_TYPES)
         words = [
             row[:length].tobytes().decode() for row, length in zip(letters, lengths, strict=True)
         ]
         chosen = generator.choice(
-            WORDS, size=(pairs, WORDS_OF_A_LINE), p=weights / weights.sum()
+            WORD_TYPES, size=(pairs, WORDS_OF_A_LINE), p=weights / weights.sum()
         ).tolist()
         text[side] = [" ".join(words[word] for word in line) for line in chosen]
     return text
@@ -180,7 +180,7 @@ def training_update(setting: Setting, **changes: int) -> Case:
 
 
 def translation(
-    setting: Setting, *, beam: int = BEAM, batch: int = SENTENCES, **changes: int
+    setting: Setting, *, beam: int = GROWTH_BEAM, batch: int = GROWTH_SENTENCES, **changes: int
 ) -> Case:
     """Translating random sentences into outputs of their length.
 
@@ -188,7 +188,7 @@ def translation(
     """
     shapes = replace(setting.shapes, **changes)  # type: ignore[arg-type]
     (model,) = decoding.random_models(shapes, [setting.kind], int8=False, device=setting.device)
-    sentences = decoding.Sentences.of(synthetic_lines(shapes, SENTENCES), model.member.codec)
+    sentences = decoding.Sentences.of(synthetic_lines(shapes, GROWTH_SENTENCES), model.member.codec)
     settings = decoding.DecodingSettings([batch], beam, repeats=1, force_length=True, fast=False)
     turns = [
         decoding.BatchTranslation(model, sentences, rows, settings)
@@ -204,7 +204,7 @@ def translation(
     return Case(run, tokens, sum(turn.operations for turn in turns))
 
 
-AXES = {
+GROWTH_AXES = {
     "prepare": Axis(
         "Preparing data", "pairs", "pair", (2_000, 8_000, 32_000), preparation
     ),

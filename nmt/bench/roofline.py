@@ -81,7 +81,7 @@ def find_gpu(device_name: str) -> Gpu | None:
 
 
 @dataclass(frozen=True)
-class Counts:
+class WorkCounts:
     """The demands of one update or decoding step on a GPU, recorded on fake tensors."""
 
     work: Pass
@@ -101,7 +101,7 @@ class Counts:
     waits: str  # the functions in which the host waits, separated by ", "
 
     @classmethod
-    def parse(cls, row: Mapping[str, str]) -> "Counts":
+    def parse(cls, row: Mapping[str, str]) -> "WorkCounts":
         """The counts of a row of counts.tsv."""
         texts = ("work", "kind", "precision", "waits")
         return cls(
@@ -127,7 +127,7 @@ class Prediction:
     tokens_per_second: float
 
 
-def predict(counts: Counts, gpu: Gpu = REFERENCE_GPU) -> Prediction:
+def predict(counts: WorkCounts, gpu: Gpu = REFERENCE_GPU) -> Prediction:
     """The time of an update or step by the roofline at the top of this module."""
     rate = gpu.product_rate(counts.precision)
     bandwidth = BANDWIDTH_SHARE * gpu.bandwidth
@@ -141,15 +141,15 @@ def predict(counts: Counts, gpu: Gpu = REFERENCE_GPU) -> Prediction:
 
 
 @cache
-def recorded_counts() -> Sequence[Counts]:
+def recorded_counts() -> Sequence[WorkCounts]:
     """The rows of counts.tsv."""
     text = files("nmt.bench").joinpath("counts.tsv").read_text(encoding="utf-8")
-    return tuple(Counts.parse(row) for row in csv.DictReader(text.splitlines(), delimiter="\t"))
+    return tuple(WorkCounts.parse(row) for row in csv.DictReader(text.splitlines(), delimiter="\t"))
 
 
 def find_counts(
     work: Pass, kind: str, precision: str, *, sentences: int | None = None
-) -> Counts | None:
+) -> WorkCounts | None:
     """The recorded counts of a task, of the first shape unless the sentences are given."""
     for counts in recorded_counts():
         if (counts.work, counts.kind, counts.precision) == (work, kind, precision) and (
@@ -159,9 +159,9 @@ def find_counts(
     return None
 
 
-def format_counts(rows: Sequence[Counts]) -> str:
+def format_counts(rows: Sequence[WorkCounts]) -> str:
     """The text of counts.tsv, with the tokens per second calculated for the reference GPU."""
-    names = [field.name for field in fields(Counts)]
+    names = [field.name for field in fields(WorkCounts)]
     lines = ["\t".join([*names, "calculated_a100_tokens_per_second"])]
     for row in rows:
         values = [*asdict(row).values(), round(predict(row).tokens_per_second)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from nmt.bench.kinds import REFERENCE, with_attention
+from nmt.bench.kinds import REFERENCE_KIND, with_attention
 from nmt.bench.machine import MatrixProduct, describe_machine, peak_memory
 from nmt.bench.result import Result, Speed, speed_fields
 from nmt.bench.synthetic import Shapes, synthetic_config, write_synthetic_corpus
@@ -25,7 +25,7 @@ from nmt.model.transformer import Transformer
 from nmt.progress import progress_bar
 from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
-from nmt.training.precision import HALF_PRECISION, with_precision
+from nmt.training.precision import HALF_DTYPES, with_precision
 from nmt.training.state import TrainingState
 from nmt.training.stream import training_stream
 from nmt.training.update import Updater
@@ -173,7 +173,7 @@ def measure_training(
     if task.config.train.compile:  # all models share the code that is compiled
         torch._dynamo.config.recompile_limit = max(8, 8 * len(kinds))
     machine = describe_machine(device)
-    product = MatrixProduct(device, HALF_PRECISION.get(task.config.train.precision, torch.float32))
+    product = MatrixProduct(device, HALF_DTYPES.get(task.config.train.precision, torch.float32))
     # The very first call pays for what torch sets up once.
     TrainingModel(without_compiler(task), kinds[0], device, team=team)()
     models: dict[str, TrainingModel] = {}
@@ -191,7 +191,7 @@ def measure_training(
         times = measure_rounds(cases, repeats=repeats, device=device, advance=bar.update)
     matrix_rates = product.rates(times[0::2])
     seconds = dict(zip(models, times[1::2], strict=True))
-    reference = REFERENCE if REFERENCE in models else kinds[0]
+    reference = REFERENCE_KIND if REFERENCE_KIND in models else kinds[0]
     operations = task.operations
     rows = [
         TrainingSpeed(

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint.model_directory import (
-    CONFIG,
-    MODEL,
+    CONFIG_FILE,
     STATE,
+    WEIGHTS_FILE,
     ModelMismatchError,
     is_codec_file,
     read_config,
@@ -58,10 +58,10 @@ def average_checkpoints(
         if is_codec_file(name)
     }
     return {
-        CONFIG: bytes_writer(newest.read_bytes(CONFIG)),
+        CONFIG_FILE: bytes_writer(newest.read_bytes(CONFIG_FILE)),
         **codec,
         STATE: json_writer(state),
-        MODEL: lambda path: tensors_writer(weights())(path),
+        WEIGHTS_FILE: lambda path: tensors_writer(weights())(path),
     }
 
 
@@ -129,7 +129,7 @@ def check_same_model(one: SealedDirectory, other: SealedDirectory) -> None:
 def mean_weights(inputs: Sequence[SealedDirectory]) -> dict[str, Tensor]:
     """The mean of all weights; every input is verified before it is read."""
     with ExitStack() as stack:
-        paths = [stack.enter_context(item.open(MODEL)) for item in inputs]
+        paths = [stack.enter_context(item.open(WEIGHTS_FILE)) for item in inputs]
         files = [stack.enter_context(open_tensors(path)) for path in paths]
         for file in files:
             check_specs(file.specs, files[0].specs, file.name)

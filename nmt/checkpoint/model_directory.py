@@ -21,9 +21,9 @@ from nmt.storage.files import storage_errors
 from nmt.storage.manifest import FileEntry, SealedDirectory
 from nmt.storage.tensors import TensorFile, TensorSpec, open_tensors, tensors_writer
 
-MODEL = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 STATE = "state.json"
-CONFIG = "config.yaml"
+CONFIG_FILE = "config.yaml"
 TENSORS = ".safetensors"
 MOST_READS = 100  # of a directory that is replaced again and again
 
@@ -75,7 +75,7 @@ def read_model(path: Path) -> LoadedModel:
     directory.verify([name for name in directory.entries if not name.endswith(TENSORS)])
     config = read_config(directory)
     codec = Codec.load(path)
-    with directory.open(MODEL) as weights, open_tensors(weights) as file:
+    with directory.open(WEIGHTS_FILE) as weights, open_tensors(weights) as file:
         model = shape_model(config.model, codec, file)
         model.allocate()
         with torch.no_grad():
@@ -94,7 +94,7 @@ def shape_model(config: ModelConfig, codec: Codec, file: TensorFile) -> Transfor
         if len(layers) != expected:
             raise ModelMismatchError(
                 f"{file.name}: does not fit the model: {len(layers)} layers in the {part}, "
-                f"but {CONFIG} says {expected}"
+                f"but {CONFIG_FILE} says {expected}"
             )
     with torch.device("meta"):
         model = Transformer(
@@ -109,9 +109,9 @@ def shape_model(config: ModelConfig, codec: Codec, file: TensorFile) -> Transfor
 
 def read_config(directory: SealedDirectory) -> Config:
     """The configuration that a model was trained with."""
-    path = directory.path / CONFIG
+    path = directory.path / CONFIG_FILE
     try:
-        text = directory.read_bytes(CONFIG).decode()
+        text = directory.read_bytes(CONFIG_FILE).decode()
     except UnicodeDecodeError as error:
         raise IntegrityError(f"{path}: not UTF-8") from error
     return parse_config(text, name=str(path), directory=directory.path)
@@ -122,9 +122,9 @@ def model_files(
 ) -> dict[str, Writer]:
     """The files of a model directory; the weights are read when they are written."""
     return {
-        CONFIG: bytes_writer(dump_config(config).encode()),
+        CONFIG_FILE: bytes_writer(dump_config(config).encode()),
         **{name: bytes_writer(data) for name, data in codec_files(codec).items()},
-        MODEL: tensors_writer(state_dict),
+        WEIGHTS_FILE: tensors_writer(state_dict),
     }
 
 
@@ -139,9 +139,9 @@ def codec_files(codec: Codec) -> dict[str, bytes]:
 
 def is_needed(name: str) -> bool:
     """Whether a file of a checkpoint is needed to translate."""
-    return name == MODEL or not name.endswith(TENSORS)
+    return name == WEIGHTS_FILE or not name.endswith(TENSORS)
 
 
 def is_codec_file(name: str) -> bool:
     """Whether a file of a model directory belongs to the codec."""
-    return name not in (CONFIG, STATE) and not name.endswith(TENSORS)
+    return name not in (CONFIG_FILE, STATE) and not name.endswith(TENSORS)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.checkpoint.average import AVERAGE_OF, VALIDATION_SCORE
-from nmt.checkpoint.model_directory import MODEL, STATE, is_needed, read_config
+from nmt.checkpoint.model_directory import STATE, WEIGHTS_FILE, is_needed, read_config
 from nmt.checkpoint.packed import is_packed
 from nmt.checkpoint.store import CheckpointStore
 from nmt.errors import IntegrityError, NoCheckpointError, UserError
@@ -69,7 +69,7 @@ def find_model(path: Path) -> Path:
             f"{path}: a packed model can only translate, with nmt-translate, nmt-serve or "
             "nmt.Translator; use the model that it was exported from"
         )
-    if (path / MANIFEST).exists() or (path / MODEL).exists():
+    if (path / MANIFEST).exists() or (path / WEIGHTS_FILE).exists():
         return path
     average, best = settled(path / "average"), settled(path / "best")
     if average is not None and best is not None:

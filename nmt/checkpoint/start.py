@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.checkpoint.model_directory import MODEL, LoadedModel, is_codec_file, load_model
+from nmt.checkpoint.model_directory import WEIGHTS_FILE, LoadedModel, is_codec_file, load_model
 from nmt.checkpoint.selection import find_model
 from nmt.config.config import AttentionTypesConfig, Config
 from nmt.config.differences import differences
+from nmt.config.start import START_KEY
 from nmt.data.codec import Codec
 from nmt.data.prepare import StartCodec
 from nmt.data.prepared_directory import fingerprint
@@ -22,7 +23,6 @@ from nmt.model.attention import Site
 from nmt.model.transformer import Transformer
 from nmt.storage.manifest import FileEntry
 
-KEY = "train.start_from"
 # The settings of model and codec in which a run may differ from its start.
 FREE = (
     "model.dropout",
@@ -34,7 +34,7 @@ FREE = (
     "data.subword.sample_pairs",
     "data.subword.dropout",  # of the batches, not of the codec
 )
-RESERVED = "data.subword.reserved"  # may have more symbols than in the start
+RESERVED_KEY = "data.subword.reserved"  # may have more symbols than in the start
 CODEC_SETTINGS = ("source_language", "target_language", "tokenizer", "subword")
 SUBLAYERS = {
     "encoder_self": "encoder.{}.self_attention.",
@@ -60,7 +60,7 @@ class Start:
         """The record of the start in the run's checkpoints."""
         return {
             "path": str(self.loaded.path.resolve()),
-            "sha256": self.loaded.files[MODEL].sha256,
+            "sha256": self.loaded.files[WEIGHTS_FILE].sha256,
             "codec": self.codec.digest,
         }
 
@@ -98,7 +98,7 @@ def read_start(config: Config) -> Start | None:
     try:
         loaded = load_model(find_model(path))
     except NoCheckpointError as error:
-        raise ConfigError(f"{KEY}: {error}") from None
+        raise ConfigError(f"{START_KEY}: {error}") from None
     check_agreement(loaded.config, config, path=path)
     return Start(loaded)
 
@@ -107,14 +107,14 @@ def check_agreement(start: Config, config: Config, *, path: Path) -> None:
     """Raise a ConfigError for settings in which a run cannot differ from its start."""
     rows = differences(start.model, config.model, "model", ignored=FREE)
     symbols = (set(data.subword.reserved) for data in (start.data, config.data))
-    free = (*FREE, RESERVED) if operator.le(*symbols) else FREE
+    free = (*FREE, RESERVED_KEY) if operator.le(*symbols) else FREE
     for name in CODEC_SETTINGS:
         before, after = getattr(start.data, name), getattr(config.data, name)
         rows += differences(before, after, f"data.{name}", ignored=free)
     if rows:
         raise ConfigError(
-            f"{KEY}: the config does not fit {path}: {'; '.join(rows[:5])}; leave these keys out, "
-            "they are taken from the start"
+            f"{START_KEY}: the config does not fit {path}: {'; '.join(rows[:5])}; leave these keys "
+            "out, they are taken from the start"
         )
 
 
@@ -159,7 +159,8 @@ def copy_rows(tensor: Tensor, given: Tensor, name: str) -> None:
     is_longer = "." not in name and len(tensor) > len(given)  # of an extended vocabulary
     if given.shape[1:] != tensor.shape[1:] or not (is_longer or len(tensor) == len(given)):
         raise ConfigError(
-            f"{KEY}: {name} is {list(given.shape)} in the start, but {list(tensor.shape)} here"
+            f"{START_KEY}: {name} is {list(given.shape)} in the start, "
+            f"but {list(tensor.shape)} here"
         )
     tensor[: len(given)].copy_(given)
 

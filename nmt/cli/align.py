@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from nmt.analysis.symmetrization import SYMMETRIZATIONS, Links
+from nmt.analysis.symmetrization import SYMMETRIZATIONS
 from nmt.cli import console
 from nmt.cli.arguments import (
     add_choice,
@@ -23,7 +23,7 @@ from nmt.cli.arguments import (
     whole_number,
 )
 from nmt.cli.pair_arguments import (
-    MODEL,
+    MODEL_HELP,
     add_gold,
     add_reading,
     check_needs,
@@ -37,8 +37,8 @@ from nmt.tables import Table
 if TYPE_CHECKING:
     from nmt.analysis.aligner import Aligner
     from nmt.analysis.gold import AlignmentCounts, Gold
-    from nmt.analysis.pairs import Line
-    from nmt.decoding.alignment import AlignmentHead
+    from nmt.analysis.pairs import ReadLine
+    from nmt.decoding.alignment import AlignmentHead, Links
     from nmt.decoding.failures import LineFailures
 
 logger = logging.getLogger("nmt.cli.align")
@@ -82,7 +82,7 @@ def build_parser() -> console.Parser:
 def add_input(parser: console.Parser) -> None:
     """The text to read and the files to write."""
     group = parser.add_argument_group("input and output")
-    add_path(group, "--model", MODEL, metavar="DIR", required=True)
+    add_path(group, "--model", MODEL_HELP, metavar="DIR", required=True)
     add_outside_kinds(group)
     add_path(group, "--source", "source text", required=True)
     target = group.add_mutually_exclusive_group(required=True)
@@ -232,7 +232,7 @@ def write_translations(arguments: argparse.Namespace) -> "LineFailures":
         )
 
 
-def read_input(arguments: argparse.Namespace) -> "Iterator[tuple[Line, Line]]":
+def read_input(arguments: argparse.Namespace) -> "Iterator[tuple[ReadLine, ReadLine]]":
     """All pairs; a bad line is an error, or comes as such."""
     from nmt.analysis.pairs import read_side_by_side
 

@@ -16,7 +16,7 @@ from nmt.data.text import read_text
 from nmt.errors import DataError, UserError, require_package
 
 if TYPE_CHECKING:
-    from nmt.analysis.analyze import Input, ModelAnalysis
+    from nmt.analysis.analyze import ModelAnalysis, SentencePairs
     from nmt.analysis.gold import Gold
     from nmt.analysis.results import Analysis
     from nmt.checkpoint.model_directory import LoadedModel
@@ -150,9 +150,9 @@ def model_names(arguments: argparse.Namespace) -> list[str]:
     return names
 
 
-def read_input(arguments: argparse.Namespace) -> "Input":
+def read_input(arguments: argparse.Namespace) -> "SentencePairs":
     """The pairs, read once to check them and to choose those for the report."""
-    from nmt.analysis.analyze import Input, look_ahead
+    from nmt.analysis.analyze import SentencePairs, look_ahead
     from nmt.analysis.pairs import read_side_by_side
     from nmt.analysis.word_classes import read_word_classes
 
@@ -169,7 +169,7 @@ def read_input(arguments: argparse.Namespace) -> "Input":
         shown |= {arguments.sentence - 1}
     if len(shown) < min(arguments.sentences, count):
         logger.info("the report shows %d sentences; the others are blank or too long", len(shown))
-    return Input(
+    return SentencePairs(
         read,
         count,
         shown,
@@ -181,7 +181,7 @@ def read_input(arguments: argparse.Namespace) -> "Input":
 
 
 def measure_models(
-    arguments: argparse.Namespace, names: Sequence[str], text: "Input", gold: "Gold | None"
+    arguments: argparse.Namespace, names: Sequence[str], text: "SentencePairs", gold: "Gold | None"
 ) -> "Iterator[tuple[ModelAnalysis, Codec]]":
     """The analysis and the codec of each model; one model is in memory at a time."""
     from nmt.analysis.analyze import analyze_model
@@ -222,7 +222,7 @@ def check_drawn(arguments: argparse.Namespace, loaded: "LoadedModel") -> None:
 def output_files(
     arguments: argparse.Namespace,
     analysis: "Analysis",
-    text: "Input",
+    text: "SentencePairs",
     measured: "Sequence[tuple[ModelAnalysis, Codec]]",
 ) -> "dict[str, Writer]":
     """The content of all files, by name."""

@@ -13,10 +13,10 @@ from nmt.config.limits import (
     BatchTokens,
     Length,
     NonNegative,
+    NumProcesses,
     Positive,
+    PositiveShare,
     Probability,
-    Processes,
-    Share,
 )
 from nmt.config.scalars import MismatchError, limits, read_scalar, type_hints
 from nmt.config.search_options import command_line_fields
@@ -42,11 +42,11 @@ def reader(annotation: Any) -> Callable[[str], Any]:
 
 whole_number = reader(NonNegative)
 positive = reader(Positive)
-share = reader(Share)
+share = reader(PositiveShare)
 probability = reader(Probability)
 length = reader(Length)
 batch_tokens = reader(BatchTokens)
-processes = reader(Processes)
+processes = reader(NumProcesses)
 
 
 def add_fields(group: argparse._ArgumentGroup, section: type) -> None:

@@ -17,7 +17,7 @@ from nmt.storage.manifest import MANIFEST, SealedDirectory
 logger = logging.getLogger("nmt.cli.average_checkpoints")
 
 LAST = 5  # checkpoints that are averaged by default
-ATTEMPTS = 10  # to find checkpoints of a run in progress that stay long enough
+SELECTION_ATTEMPTS = 10  # to find checkpoints of a run in progress that stay long enough
 
 
 def build_parser() -> console.Parser:
@@ -51,7 +51,7 @@ def build_parser() -> console.Parser:
 def average(arguments: argparse.Namespace) -> None:
     """Choose and check the checkpoints, average them and write the result."""
     paths, output = choose(arguments)
-    for _ in range(ATTEMPTS):
+    for _ in range(SELECTION_ATTEMPTS):
         check_output(output, paths)
         try:
             write_average(paths, output, run=arguments.run)

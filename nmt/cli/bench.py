@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # The shapes of random data. The options have no default, so that one that is given together with a
 # config or a model, where it has no meaning, is noticed.
-SHAPES = {
+SHAPE_OPTIONS = {
     "dim": "width of the model (default: 256)",
     "heads": "number of attention heads (default: 4)",
     "layers": "number of encoder layers and of decoder layers (default: 3)",
@@ -44,7 +44,7 @@ SHAPES = {
     "length": "mean number of subwords in a sentence (default: 15)",
 }
 RANDOM_SENTENCES = 128
-AXES = (
+AXIS_NAMES = (
     "prepare",
     "train-length",
     "train-batch",
@@ -57,21 +57,21 @@ AXES = (
 DESCRIPTION = """\
 Measure speed and memory on this machine. Everything that is compared runs in turn within one
 process, so that other work on the machine affects all of it alike. Tables go to standard output."""
-TRAIN = """\
+TRAIN_HELP = """\
 Train with every attention kind for a few updates, in turn. The table gives target tokens per
 second, the speed relative to softmax (Table 2 of the paper), its share of the rate of a large
 matrix product, and peak memory. All models are in memory at the same time. Without --config the
 data is random, and torchrun can start several processes, which share the batches of an update."""
-DECODE = """\
+DECODE_HELP = """\
 Translate the same sentences with several models, in turn. The tables give sentences and target
 tokens per second and the speed relative to the first model, overall and in ten groups of equal
 size by source length (Figure 2 of the paper). Without --model, untrained models of every attention
 kind translate random sentences into outputs of the same length."""
-ATTENTION = """\
+ATTENTION_HELP = """\
 Run the attention core of every kind forward and backward. The table gives milliseconds and the
 speed relative to the faster of plain softmax and torch's fused attention. The rows of a length are
 printed as soon as they are measured."""
-GROWTH = """\
+GROWTH_HELP = """\
 Let one size grow while all others stay the same. The tables compare the measured cost per pair or
 token with the expected one (operations in matrix products; for preparing data, constant), both
 relative to the smallest size. Data and weights are random."""
@@ -94,7 +94,7 @@ def build_parser() -> console.Parser:
 def add_train(benchmarks: Any) -> None:
     """The arguments of nmt-bench train."""
     parser = benchmarks.add_parser(
-        "train", help="whole updates with every attention kind", description=TRAIN
+        "train", help="whole updates with every attention kind", description=TRAIN_HELP
     )
     add_path(parser, "--config", "YAML config whose data and model to use")
     add_kinds(parser, "`config` means the attention of the config")
@@ -120,7 +120,7 @@ def add_train(benchmarks: Any) -> None:
 def add_decode(benchmarks: Any) -> None:
     """The arguments of nmt-bench decode."""
     parser = benchmarks.add_parser(
-        "decode", help="translation with one or several models", description=DECODE
+        "decode", help="translation with one or several models", description=DECODE_HELP
     )
     add_path(parser, "--model", "model or run directories", metavar="DIR", nargs="+")
     add_path(parser, "--input", "text to translate, with --model")
@@ -144,7 +144,7 @@ def add_decode(benchmarks: Any) -> None:
 def add_attention(benchmarks: Any) -> None:
     """The arguments of nmt-bench attention."""
     parser = benchmarks.add_parser(
-        "attention", help="the attention core, forward and backward", description=ATTENTION
+        "attention", help="the attention core, forward and backward", description=ATTENTION_HELP
     )
     add_kinds(parser, "by default also with the entmax package")
     add_numbers(parser, "--lengths", [16, 32, 64, 128, 256, 512], "sentence lengths")
@@ -165,11 +165,11 @@ def add_growth(benchmarks: Any) -> None:
     parser = benchmarks.add_parser(
         "growth",
         help="cost against corpus, sentence, batch, beam and vocabulary size",
-        description=GROWTH,
+        description=GROWTH_HELP,
     )
-    meaning = f"the sizes that grow: {', '.join(AXES)} (default: all)"
+    meaning = f"the sizes that grow: {', '.join(AXIS_NAMES)} (default: all)"
     parser.add_argument(
-        "--axes", nargs="+", choices=AXES, default=AXES, metavar="AXIS", help=meaning
+        "--axes", nargs="+", choices=AXIS_NAMES, default=AXIS_NAMES, metavar="AXIS", help=meaning
     )
     parser.add_argument(
         "--kind", default="softmax", metavar="KIND", help="attention kind (default: softmax)"
@@ -184,7 +184,7 @@ def add_growth(benchmarks: Any) -> None:
 def add_shapes(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """The shapes of random data."""
     group = parser.add_argument_group("random data")
-    for name, meaning in SHAPES.items():
+    for name, meaning in SHAPE_OPTIONS.items():
         add_number(group, f"--{name.replace('_', '-')}", None, meaning)
     return group
 
@@ -195,7 +195,7 @@ def bench_train(arguments: argparse.Namespace) -> None:
     if arguments.paper and arguments.config is not None:
         refuse("paper", "--config")
     kinds = take_paper(arguments, kinds)
-    shapes = given(arguments, (*SHAPES, "batch_tokens", "dropout"))
+    shapes = given(arguments, (*SHAPE_OPTIONS, "batch_tokens", "dropout"))
     if arguments.config is None and overrides:
         raise UserError(f"{overrides[0]}: replaces a value of a config: give --config FILE, too")
     random_only = given(arguments, (*shapes, "precision", "accumulate"))
@@ -255,7 +255,7 @@ def bench_decode(arguments: argparse.Namespace) -> None:
     if arguments.paper and arguments.model is not None:
         refuse("paper", "--model")
     arguments.kinds = take_paper(arguments, arguments.kinds)
-    shapes = given(arguments, SHAPES)
+    shapes = given(arguments, SHAPE_OPTIONS)
     if arguments.model is None and arguments.input is not None:
         raise UserError("--input: untrained models translate random sentences: give --model, too")
     if arguments.model is not None:
@@ -338,7 +338,7 @@ def bench_growth(arguments: argparse.Namespace) -> None:
     set_threads(arguments.threads)
     result = growth.measure_growth(
         list(dict.fromkeys(arguments.axes)),
-        make_shapes(given(arguments, SHAPES)),
+        make_shapes(given(arguments, SHAPE_OPTIONS)),
         kind,
         largest=arguments.sizes,
         repeats=arguments.repeats,

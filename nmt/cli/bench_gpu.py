@@ -16,9 +16,9 @@ from nmt.cli.bench_arguments import (
 )
 from nmt.errors import UserError
 
-PARTS = ("products", "train", "attention", "decode", "processes")
+PART_NAMES = ("products", "train", "attention", "decode", "processes")
 REPORT = Path("nmt-bench-gpu.md")
-GPU = """\
+GPU_HELP = """\
 Measure a GPU: the rate of matrix products, training with every attention kind (16 and 32 bits,
 compiled or not, with accumulation, with long sentences), attention by length, decoding by batch
 size, and training with 1 to N processes; speeds, peak memory, and predictions beside them. One file
@@ -30,15 +30,15 @@ random."""
 def add_gpu(benchmarks: Any) -> None:
     """Add the parser of nmt-bench gpu."""
     parser = benchmarks.add_parser(
-        "gpu", help="all of a GPU in one report, with predictions", description=GPU
+        "gpu", help="all of a GPU in one report, with predictions", description=GPU_HELP
     )
     parser.add_argument(
         "--parts",
         nargs="+",
-        choices=PARTS,
-        default=PARTS,
+        choices=PART_NAMES,
+        default=PART_NAMES,
         metavar="PART",
-        help=f"what to measure: {', '.join(PARTS)} (default: all)",
+        help=f"what to measure: {', '.join(PART_NAMES)} (default: all)",
     )
     add_kinds(parser, "all are needed for a complete report")
     meaning = "train with up to N processes (default: one per visible GPU; 2 on the CPU)"
@@ -79,7 +79,7 @@ def bench_gpu(arguments: argparse.Namespace) -> None:
         device=device,
         sizes=sizes,
         kinds=kinds,
-        parts=[part for part in PARTS if part in arguments.parts],
+        parts=[part for part in PART_NAMES if part in arguments.parts],
         processes=arguments.processes or (torch.cuda.device_count() if cuda else 2),
         repeats=arguments.repeats,
         gpu=gpu.known_gpu(device, sizes),

@@ -10,7 +10,7 @@ from nmt.errors import UserError
 
 logger = logging.getLogger("nmt.cli.filter")
 
-SCRIPTS = ("any", "latin", "han")
+WRITING_SYSTEMS = ("any", "latin", "han")
 
 
 def add_cleaning(parser: argparse.ArgumentParser) -> None:
@@ -22,8 +22,8 @@ def add_cleaning(parser: argparse.ArgumentParser) -> None:
     add_number(group, "--max-words", 250, "words that the longer side has at most")
     meaning = "words of the longer side divided by words of the shorter, at most; 0: any"
     add_number(group, "--max-ratio", 9.0, meaning, type=reader(NonNegativeFloat), metavar="R")
-    add_choice(group, "--source-script", SCRIPTS, "script of the source")
-    add_choice(group, "--target-script", SCRIPTS, "script of the target")
+    add_choice(group, "--source-script", WRITING_SYSTEMS, "script of the source")
+    add_choice(group, "--target-script", WRITING_SYSTEMS, "script of the target")
     add_flag(group, "--keep-duplicates", "keep pairs that have occurred before")
 
 

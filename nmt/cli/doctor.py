@@ -68,10 +68,10 @@ def plan(arguments: argparse.Namespace) -> int:
     """Calculate, and print the plan."""
     from nmt.config.loading import load_config
     from nmt.doctor.compute import find_devices
-    from nmt.doctor.plan import LARGEST, choose_gpu, describe_plan, make_plan, work_of
+    from nmt.doctor.plan import MAX_GPUS, choose_gpu, describe_plan, make_plan, work_of
 
-    if arguments.plan > LARGEST:
-        raise ConfigError(f"--plan {arguments.plan}: expected at most {LARGEST} GPUs")
+    if arguments.plan > MAX_GPUS:
+        raise ConfigError(f"--plan {arguments.plan}: expected at most {MAX_GPUS} GPUs")
     models = [device.model for device in find_devices() if device.name.startswith("cuda")]
     gpu = choose_gpu(arguments.gpu, models[0] if models else None)
     config = None if arguments.config is None else load_config(arguments.config)

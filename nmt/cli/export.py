@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nmt.cli import console
 from nmt.cli.arguments import add_choice, add_outside_kinds, add_path, check_new_directory
-from nmt.cli.pair_arguments import MODEL
+from nmt.cli.pair_arguments import MODEL_HELP
 from nmt.errors import UserError
 
 logger = logging.getLogger("nmt.cli.export")
@@ -33,7 +33,7 @@ def build_parser() -> console.Parser:
         "or a package is missing (pip install 'nmt[ctranslate2]' or 'nmt[onnx]'); 3 no usable "
         "model; 4 storage; 7 a damaged file.",
     )
-    add_path(parser, "--model", MODEL, metavar="DIR", required=True)
+    add_path(parser, "--model", MODEL_HELP, metavar="DIR", required=True)
     add_outside_kinds(parser)
     choices = ["packed", "ctranslate2", "huggingface", "onnx"]
     parser.add_argument("--format", choices=choices, required=True, help="format to write")

@@ -24,7 +24,7 @@ from nmt.cli.arguments import (
     share,
 )
 from nmt.cli.cleaning import add_cleaning, clean_pairs, tell_kept
-from nmt.cli.pair_arguments import MODEL, add_reading, open_model
+from nmt.cli.pair_arguments import MODEL_HELP, add_reading, open_model
 from nmt.data.text import LineWriter, read_lines, read_text
 from nmt.errors import DataError, UserError
 from nmt.tables import Table
@@ -72,7 +72,7 @@ def build_parser() -> console.Parser:
     """The arguments of nmt-filter."""
     parser = new_parser("nmt-filter", DESCRIPTION, EPILOG)
     group = parser.add_argument_group("input and output")
-    add_path(group, "--model", f"{MODEL} (not with --clean)", metavar="DIR")
+    add_path(group, "--model", f"{MODEL_HELP} (not with --clean)", metavar="DIR")
     add_outside_kinds(group)
     add_path(group, "--source", "source text", required=True)
     add_path(group, "--target", "target text", required=True)

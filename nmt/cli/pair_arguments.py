@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nmt.analysis.gold import Gold
     from nmt.checkpoint.model_directory import LoadedModel
 
-MODEL = (
+MODEL_HELP = (
     "a model directory, or a run directory: the better one of its average and its best model, else "
     "its newest checkpoint"
 )

@@ -16,12 +16,12 @@ Prepare the raw text of a config for training: learn the subword model and the v
 the training and validation sets, and write a manifest. The output directory is data.prepared_dir
 (default: `prepared` in the run directory). If it is up to date, nothing is done. nmt-train prepares
 the data by itself if necessary."""
-EXIT_CODES = "exit codes: 0 done, 2 bad input or config, 4 storage, 7 damaged data, 130 interrupted"
+EPILOG = "exit codes: 0 done, 2 bad input or config, 4 storage, 7 damaged data, 130 interrupted"
 
 
 def build_parser() -> console.SettingsParser:
     """The command line of nmt-prepare."""
-    parser = console.SettingsParser(prog="nmt-prepare", description=DESCRIPTION, epilog=EXIT_CODES)
+    parser = console.SettingsParser(prog="nmt-prepare", description=DESCRIPTION, epilog=EPILOG)
     add_config(parser, example="data.subword.merges=8000")
     add_flag(
         parser,

@@ -84,8 +84,8 @@ def _add_metrics(parser: console.Parser) -> None:
     group.add_argument(
         "--metrics",
         nargs="*",
-        choices=evaluation.METRICS,
-        default=list(evaluation.METRICS),
+        choices=evaluation.METRIC_NAMES,
+        default=list(evaluation.METRIC_NAMES),
         help="SacreBLEU metrics (default: bleu chrf ter); --metrics without a name means none",
     )
     group.add_argument(

@@ -36,7 +36,7 @@ Exit codes: 2 bad options or models; 3 no usable model; 7 a damaged model; 130 a
 and SIGTERM, when all requests that had come were answered.
 """
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def build_parser() -> console.Parser:
@@ -78,10 +78,10 @@ def read_models(given: Sequence[str]) -> dict[str, str]:
     models: dict[str, str] = {}
     for text in given:
         name, equals, directory = text.partition("=")
-        if not equals or NAME.fullmatch(name) is None:
+        if not equals or MODEL_NAME.fullmatch(name) is None:
             directory = text
             name = os.path.basename(os.path.abspath(text))
-            if NAME.fullmatch(name) is None:
+            if MODEL_NAME.fullmatch(name) is None:
                 raise UserError(
                     f"--model {text}: give NAME=DIR, with a name of letters, digits and ._-"
                 )

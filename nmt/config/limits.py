@@ -35,11 +35,11 @@ Heads = Annotated[int, Range(1, 1_024)]
 Layers = Annotated[int, Range(1, 1_000)]  # of the encoder, and of the decoder
 Pieces = Annotated[int, Range(1, MAX_PIECES)]
 NonNegativePieces = Annotated[int, Range(0, MAX_PIECES)]
-Processes = Annotated[int, Range(1, MAX_PROCESSES)]
+NumProcesses = Annotated[int, Range(1, MAX_PROCESSES)]
 Port = Annotated[int, Range(0, 65_535)]
 NonNegativeProcesses = Annotated[int, Range(0, MAX_PROCESSES)]
 
-Share = Annotated[float, Range(0.0, 1.0, open_below=True)]
+PositiveShare = Annotated[float, Range(0.0, 1.0, open_below=True)]
 Probability = Annotated[float, Range(0.0, 1.0, open_above=True)]
 PositiveFloat = Annotated[float, Range(0.0, MAX_SCALE, open_below=True)]
 NonNegativeFloat = Annotated[float, Range(0.0, MAX_SCALE)]

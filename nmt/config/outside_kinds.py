@@ -19,14 +19,14 @@ from nmt.errors import UserError
 
 GROUP = "nmt.kinds"
 ENVIRONMENT = "NMT_KINDS"  # references, separated by spaces; processes started by us inherit it
-REFERENCE = re.compile(r"([a-z_]\w*(?:\.[a-z_]\w*)*)[:.]([a-z]\w*)", re.ASCII | re.IGNORECASE)
+KIND_REFERENCE = re.compile(r"([a-z_]\w*(?:\.[a-z_]\w*)*)[:.]([a-z]\w*)", re.ASCII | re.IGNORECASE)
 
 OUTSIDE_KINDS: dict[str, str] = {}  # the reference of each kind that was loaded
 
 
 def split_reference(reference: str) -> tuple[str, str]:
     """The module and the name in it."""
-    match = REFERENCE.fullmatch(reference)
+    match = KIND_REFERENCE.fullmatch(reference)
     if match is None:
         raise UserError(f"expected module:name of an attention kind, got {quote(reference)}")
     return match[1], match[2]

@@ -15,7 +15,7 @@ from nmt.errors import UserError
 
 DIGITS = r"[0-9]+(?:_[0-9]+)*"
 INTEGER = re.compile(rf"[+-]?{DIGITS}")
-NUMBER = re.compile(rf"[+-]?(?:{DIGITS}(?:\.(?:{DIGITS})?)?|\.{DIGITS})(?:[eE][+-]?[0-9]+)?")
+DECIMAL = re.compile(rf"[+-]?(?:{DIGITS}(?:\.(?:{DIGITS})?)?|\.{DIGITS})(?:[eE][+-]?[0-9]+)?")
 LEADING_ZERO = re.compile(r"[+-]?0[0-9_]")
 LARGEST_INTEGER = 2**63 - 1
 LARGEST_EXACT_FLOAT = 2**53
@@ -77,7 +77,7 @@ def check_fields(section: Any) -> None:
         value = getattr(section, name)
         limit = limits(annotation)
         if value is not None and limit is not None and value not in limit:
-            raise UserError(f"{name}: expected {describe(annotation)}, got {value}")
+            raise UserError(f"{name}: expected {describe_type(annotation)}, got {value}")
 
 
 def limits(annotation: Any) -> Range | None:
@@ -116,7 +116,7 @@ def read_scalar(scalar: Scalar, annotation: Any) -> Any:
 
 def mismatch(node: Node, annotation: Any, hint: str = "") -> MismatchError:
     """The error with the expected type and the value found."""
-    error = MismatchError(f"expected {describe(annotation)}, got {show(node)}{hint}")
+    error = MismatchError(f"expected {describe_type(annotation)}, got {show(node)}{hint}")
     error.hint = hint
     return error
 
@@ -190,7 +190,7 @@ def _read_int(scalar: Scalar) -> int:
 
 
 def _read_float(scalar: Scalar) -> float:
-    if scalar.quoted or not NUMBER.fullmatch(scalar.text) or LEADING_ZERO.match(scalar.text):
+    if scalar.quoted or not DECIMAL.fullmatch(scalar.text) or LEADING_ZERO.match(scalar.text):
         raise mismatch(scalar, float, _number_hint(scalar))
     number = float(scalar.text.replace("_", ""))
     if math.isinf(number):
@@ -199,11 +199,11 @@ def _read_float(scalar: Scalar) -> float:
 
 
 def _number_hint(scalar: Scalar) -> str:
-    if NUMBER.fullmatch(scalar.text) and LEADING_ZERO.match(scalar.text):
+    if DECIMAL.fullmatch(scalar.text) and LEADING_ZERO.match(scalar.text):
         return "; write it without the leading zero"
     if scalar.text.lower().lstrip("+-.") in ("nan", "inf"):
         return "; it must be finite"
-    return _quotes_hint(scalar, NUMBER.fullmatch(scalar.text) is not None)
+    return _quotes_hint(scalar, DECIMAL.fullmatch(scalar.text) is not None)
 
 
 def _quotes_hint(scalar: Scalar, would_do_without: bool) -> str:
@@ -240,20 +240,20 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     return ()
 
 
-def describe(annotation: Any) -> str:
+def describe_type(annotation: Any) -> str:
     """The expected type in words."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, limit = get_args(annotation)
         if isinstance(limit, Names):
             return f"one of {', '.join(limit.names)}"
-        return f"{describe(inner)} ({limit})"
+        return f"{describe_type(inner)} ({limit})"
     if origin is Literal:
         names = get_args(annotation)
         return f"one of {', '.join(names)}" if len(names) > 1 else str(names[0])
     if origin in UNIONS:
         members = [member for member in get_args(annotation) if member is not type(None)]
-        return " or ".join(describe(member) for member in members)
+        return " or ".join(describe_type(member) for member in members)
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     return words.get(annotation, "a path")
 

@@ -21,7 +21,7 @@ from typing import Any, get_args, get_origin
 import yaml
 
 from nmt.config.document import Entry, Items, Location, MappingNode, Node, Problem, Scalar, quote
-from nmt.config.scalars import MismatchError, describe, nearest, read_scalar, show, type_hints
+from nmt.config.scalars import MismatchError, describe_type, nearest, read_scalar, show, type_hints
 
 MOST_SUGGESTIONS = 100  # similar names are searched for the first unknown keys only
 INVALID = object()  # stands for a value with a reported problem
@@ -58,7 +58,7 @@ class Reader:
             return self._dict(node, names, items, key)
         try:
             if not isinstance(node, Scalar):
-                raise MismatchError(f"expected {describe(annotation)}, got {show(node)}")
+                raise MismatchError(f"expected {describe_type(annotation)}, got {show(node)}")
             return read_scalar(node, annotation)
         except MismatchError as error:
             self.report(node.place, key, str(error))
@@ -68,7 +68,7 @@ class Reader:
         items = node.items if isinstance(node, Items) else (node,)
         if not items:
             is_section = dataclasses.is_dataclass(annotation)
-            expected = "at least one item" if is_section else describe(annotation)
+            expected = "at least one item" if is_section else describe_type(annotation)
             self.report(node.place, key, f"expected {expected}, got an empty list")
         values = []
         for index, item in enumerate(items):

@@ -16,10 +16,10 @@ from nmt.config.limits import (
     NonNegativeLength,
     NonNegativePieces,
     PositiveFloat,
+    PositiveShare,
     Power,
     Ratio,
     Seed,
-    Share,
 )
 from nmt.config.scalars import check_fields
 from nmt.errors import UserError
@@ -57,7 +57,7 @@ class Sampling:
     top_k: NonNegativePieces = field(
         default=0, metadata=shown("sample from the K most probable subwords only (0: all)", "K")
     )
-    top_p: Share = field(
+    top_p: PositiveShare = field(
         default=1.0,
         metadata=shown(
             "sample from the most probable subwords with a total probability of P only", "P"

@@ -17,7 +17,7 @@ from nmt.config.document import (
 from nmt.config.outside_kinds import load_named_kinds
 from nmt.config.schema import expand, merge
 
-KEY = "train.start_from"
+START_KEY = "train.start_from"
 # The model, and all that the codec was learned with.
 TAKEN = ("model",)
 TAKEN_OF_DATA = ("source_language", "target_language", "tokenizer", "subword")
@@ -29,7 +29,7 @@ def with_start(tree: Node) -> Node:
     A run that has begun takes it from its own config: the start may be gone by then. Raises
     UnreadableError for a start without a config.
     """
-    start = _scalar(tree, KEY)
+    start = _scalar(tree, START_KEY)
     if start is None or start.is_null:
         return tree
     for path in _configs(tree, start):
@@ -38,7 +38,7 @@ def with_start(tree: Node) -> Node:
             load_named_kinds(below, from_user=False)
             return merge(_sections(below), tree, Config)
     message = f"expected a model or run directory with a config.yaml, found none in {start.text}"
-    raise UnreadableError(start.place, message, key=KEY)
+    raise UnreadableError(start.place, message, key=START_KEY)
 
 
 def _configs(tree: Node, start: Scalar) -> Iterator[Path]:

@@ -4,6 +4,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+from nmt.config.checks import CHINESE
 from nmt.config.config import (
     SUBWORD_OPTIONS,
     DataConfig,
@@ -14,7 +15,6 @@ from nmt.config.config import (
 
 logger = logging.getLogger(__name__)
 
-CHINESE = ("zh", "cmn", "yue", "wuu", "lzh")
 WITHOUT_SPACES = ("ja", "th", "lo", "km", "my", "bo", "dz")
 
 # The subwords by the largest number of pairs. Long pieces are rare in a small corpus: Sennrich
@@ -22,7 +22,7 @@ WITHOUT_SPACES = ("ja", "th", "lo", "km", "my", "bo", "dz")
 # usual from a few million pairs.
 SUBWORDS = ((30_000, 4_000), (300_000, 8_000), (3_000_000, 16_000))
 MOST_SUBWORDS = 32_000
-WORDS = 32_000  # of a vocabulary of whole words, whatever the size of the corpus
+WORD_VOCABULARY = 32_000  # of a vocabulary of whole words, whatever the size of the corpus
 
 OPEN: tuple[Any, ...] = ("auto", 0)  # values that stand for a choice
 CHOSEN = {"data.tokenizer": ("source", "target"), "data.subword": ("merges", "vocabulary_size")}
@@ -34,7 +34,7 @@ def choose_encoding(data: DataConfig, *, pairs: int) -> DataConfig:
     Values that are given stay.
     """
     tokenizer, subword = data.tokenizer, data.subword
-    size = WORDS if subword.kind == "none" else num_subwords(pairs)
+    size = WORD_VOCABULARY if subword.kind == "none" else num_subwords(pairs)
     sizes: dict[str, Any] = {name: getattr(subword, name) or size for name in sizes_of(subword)}
     chosen = replace(
         data,

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.pair_table import ABSENT, PairTable, Words, mix
+from nmt.data.pair_table import ABSENT, Bits, PairTable, mix
 from nmt.data.ragged import Integers
 
 Floats = npt.NDArray[np.float64]
 
-LOWEST = -1e300  # stands for the logarithm of 0 where a difference is taken
+LOG_ZERO = -1e300  # stands for the logarithm of 0 where a difference is taken
 
 
 class Edges(NamedTuple):
@@ -38,7 +38,7 @@ class Lattice:
     scores: Floats  # the log-probability of each node's piece
 
     def segment(
-        self, characters: Integers, last: npt.NDArray[np.bool_], random: Words, *, strength: float
+        self, characters: Integers, last: npt.NDArray[np.bool_], random: Bits, *, strength: float
     ) -> Integers:
         """[N] the symbol that begins at each character, or -1 where none begins.
 
@@ -100,9 +100,9 @@ def shares_of_ends(edges: Edges, first: npt.NDArray[np.bool_]) -> Floats:
             starts, ends = edges.starts[own], edges.ends[own]
             weights[own] = edges.scores[own] + np.where(first[starts], 0.0, totals[starts - 1])
             groups = np.flatnonzero(np.concatenate([[True], ends[1:] != ends[:-1]]))
-            highest = np.maximum.reduceat(weights[own], groups).clip(min=LOWEST)
+            highest = np.maximum.reduceat(weights[own], groups).clip(min=LOG_ZERO)
             sizes = np.diff(np.append(groups, len(ends)))
             sums = np.add.reduceat(np.exp(weights[own] - np.repeat(highest, sizes)), groups)
             totals[ends[groups] - 1] = highest + np.log(sums)
-    shares: Floats = np.exp(weights - totals[edges.ends - 1].clip(min=LOWEST))
+    shares: Floats = np.exp(weights - totals[edges.ends - 1].clip(min=LOG_ZERO))
     return shares

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.pair_table import ABSENT, PairTable, Words, mix
+from nmt.data.pair_table import ABSENT, Bits, PairTable, mix
 from nmt.data.ragged import Integers
 
-STEP = 0xD6E8FEB86659FD93  # between the random bits of two steps
+STEP_FACTOR = 0xD6E8FEB86659FD93  # between the random bits of two steps
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Merger:
     merged: Integers  # the symbol that each merge makes
 
     def segment(
-        self, characters: Integers, last: npt.NDArray[np.bool_], random: Words, *, strength: float
+        self, characters: Integers, last: npt.NDArray[np.bool_], random: Bits, *, strength: float
     ) -> Integers:
         """[N] the symbol that begins at each character, or -1 where none begins.
 
@@ -36,7 +36,7 @@ class Merger:
         step = 0
         candidates = np.flatnonzero(state.open)
         while len(candidates):
-            step = (step + STEP) % 2**64
+            step = (step + STEP_FACTOR) % 2**64
             kept = candidates[mix(random[candidates] + np.uint64(step)) >= threshold]
             chosen = lowest(kept, state.rank[kept], state.word[kept])
             chosen = disjoint(chosen, state.following[chosen])

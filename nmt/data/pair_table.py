@@ -5,13 +5,13 @@ import numpy.typing as npt
 
 from nmt.data.ragged import Integers
 
-Words = npt.NDArray[np.uint64]
+Bits = npt.NDArray[np.uint64]
 
 ABSENT = np.iinfo(np.int64).max
 FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], dtype=np.uint64)  # of two hashes
 
 
-def mix(words: Words) -> Words:
+def mix(words: Bits) -> Bits:
     """Random bits for each of many different numbers: the last step of splitmix64."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -43,7 +43,7 @@ class PairTable:
             numbers = numbers[table[slots] != numbers]
         return len(numbers) == 0
 
-    def _slots(self, pairs: Words, factor: np.uint64) -> Integers:
+    def _slots(self, pairs: Bits, factor: np.uint64) -> Integers:
         return ((pairs * factor) >> self._shift).view(np.int64)
 
     def find(self, left: Integers, right: Integers) -> Integers:
@@ -58,6 +58,6 @@ class PairTable:
         return found
 
 
-def pack(left: Integers, right: Integers) -> Words:
+def pack(left: Integers, right: Integers) -> Bits:
     """Both integers of each pair in one."""
     return (left.view(np.uint64) << np.uint64(32)) | right.view(np.uint64)

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 QUIET_BYTES = 3_000_000_000  # verified without a message, in about two seconds
 CORPUS_FILES = (f"{TRAIN}.", f"{VALIDATION}.")
-CODEC = "codec of train.start_from"  # the setting with the digest of a codec that was not learned
+CODEC_SETTING = "codec of train.start_from"  # has the digest of a codec that was not learned
 VERSIONED = ("nmt", "numpy", "sentencepiece", "subword-nmt", "sacremoses")
 
 
@@ -198,7 +198,7 @@ def settings_that_matter(config: Config, start: StartCodec | None = None) -> dic
         "shared vocabulary": shared_vocabulary(config),
     }
     if start is not None:
-        settings[CODEC] = start.digest
+        settings[CODEC_SETTING] = start.digest
         if data.extend_vocabulary is not None:
             settings["data.extend_vocabulary"] = data.extend_vocabulary
     corpora: dict[str, ParallelFiles] = {**train_roles(data), **validation_roles(data)}
@@ -235,8 +235,8 @@ def out_of_date(
     if manifest.about.get("format") != PREPARED_DATA:
         return "it was prepared by another version"
     recorded = manifest.about.get("settings", {})
-    if CODEC in settings:  # data whose codec was learned serves a run that starts with that codec
-        recorded = {CODEC: codec_digest(manifest.files), **recorded}
+    if CODEC_SETTING in settings:  # data whose codec was learned serves a run that starts with it
+        recorded = {CODEC_SETTING: codec_digest(manifest.files), **recorded}
     settings = with_recorded_choices(settings, recorded)
     if changes := prepared_directory.changed_settings(recorded, settings):
         return f"changed settings ({changes})"

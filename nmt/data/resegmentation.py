@@ -15,7 +15,7 @@ import numpy.typing as npt
 from nmt.data.codec import SideCodec
 from nmt.data.lattice import Lattice
 from nmt.data.merging import Merger
-from nmt.data.pair_table import FACTORS, PairTable, Words
+from nmt.data.pair_table import FACTORS, Bits, PairTable
 from nmt.data.ragged import Integers, Ragged
 from nmt.data.subword import (
     BPE,
@@ -33,7 +33,7 @@ class Segmenter(Protocol):
     """Draws segmentations of many words at once."""
 
     def segment(
-        self, characters: Integers, last: npt.NDArray[np.bool_], random: Words, *, strength: float
+        self, characters: Integers, last: npt.NDArray[np.bool_], random: Bits, *, strength: float
     ) -> Integers:
         """[N] the symbol that begins at each character, or -1 where none begins."""
 
@@ -49,7 +49,7 @@ class Resegmenter:
     ids: Ragged  # of each symbol
     strength: float  # the probability of dropout, or alpha
 
-    def sample(self, tokens: Ragged, keys: Words) -> Ragged:
+    def sample(self, tokens: Ragged, keys: Bits) -> Ragged:
         """The ids of the same sentences; each has the random bits of its key."""
         spelled = self.characters.take(tokens.values)
         count = len(spelled.values)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 # A cut moves to the nearest border between batches if that is at most this part of a share away. A
 # forward pass over few rows costs far more than its tokens, so a small difference is left alone.
-TOLERANCE = 1 / 16
+SHARE_TOLERANCE = 1 / 16
 
 
 Rows = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ def cut_rows(before: Rows, borders: Rows, world_size: int) -> Rows:
     wanted = numbers * share
     cuts = nearest(before, wanted)
     close = borders[nearest(before[borders], wanted)]
-    cuts = np.where(np.abs(before[close] - wanted) <= TOLERANCE * share, close, cuts)
+    cuts = np.where(np.abs(before[close] - wanted) <= SHARE_TOLERANCE * share, close, cuts)
     if rows < world_size:
         return cuts
     cuts = np.maximum.accumulate(cuts - numbers) + numbers  # at least one row for each process

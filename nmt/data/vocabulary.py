@@ -13,7 +13,7 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 # The control symbols as they are printed; these strings are never looked up.
 CONTROL = ("<pad>", "<s>", "</s>", "<unk>")
 
-COUNT = re.compile("[0-9]{1,18}")
+COUNT_PATTERN = re.compile("[0-9]{1,18}")
 HEADER = "nmt-vocabulary 1"
 # Each line of the file is a piece, a tab and its count.
 ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -75,14 +75,14 @@ class Vocabulary:
         """Read the file that `save` wrote; raises DataError unless every id is certain."""
         lines = read_text(path)
         head, _, length = next(lines, "").partition("\t")
-        if head != HEADER or not COUNT.fullmatch(length):
+        if head != HEADER or not COUNT_PATTERN.fullmatch(length):
             raise DataError(f"{path}:1: expected `{HEADER}<tab>number of pieces`: no vocabulary")
         if int(length) > MAX_PIECES:
             raise DataError(f"{path}:1: expected at most {MAX_PIECES} pieces, got {length}")
         counts: dict[str, int] = {}
         for number, line in enumerate(lines, start=2):
             escaped, tab, count = line.partition("\t")
-            if not tab or not escaped or not COUNT.fullmatch(count):
+            if not tab or not escaped or not COUNT_PATTERN.fullmatch(count):
                 raise DataError(f"{path}:{number}: expected `piece<tab>count`, got {line[:80]!r}")
             try:
                 piece = re.sub(r"\\(.?)", lambda match: UNESCAPES[match[1]], escaped)

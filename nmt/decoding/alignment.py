@@ -19,9 +19,10 @@ from nmt.storage.manifest import open_regular, parse_json, read_small
 if TYPE_CHECKING:
     from nmt.config.config import ModelConfig
 
-Links = tuple[tuple[int, int], ...]  # (source word, target word), counted from 0
+WordLink = tuple[int, int]  # (source word, target word), counted from 0
+Links = tuple[WordLink, ...]
 Weights = npt.NDArray[np.floating]
-Words = npt.NDArray[np.int64]  # [..., W] the source word of each target word, or NO_LINK
+Sources = npt.NDArray[np.int64]  # [..., W] the source word of each target word, or NO_LINK
 
 NO_LINK = -1
 
@@ -119,7 +120,7 @@ def merge_subwords(
     return merged
 
 
-def strongest(weights: Weights) -> Words:
+def strongest(weights: Weights) -> Sources:
     """The source word [..., W] of the largest weight in [..., W, V]; none if no weight is above 0.
 
     The first of several equal weights wins.
@@ -129,6 +130,6 @@ def strongest(weights: Weights) -> Words:
     return np.where(weights.max(axis=-1) > 0, weights.argmax(axis=-1), NO_LINK)
 
 
-def links_of(words: Words) -> Links:
+def links_of(words: Sources) -> Links:
     """The links of target words, words [W], that have a source word."""
     return tuple((int(word), target) for target, word in enumerate(words) if word != NO_LINK)

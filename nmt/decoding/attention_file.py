@@ -22,7 +22,7 @@ from nmt.decoding.alignment import Attention
 from nmt.errors import UserError
 from nmt.storage.files import replaced_file, storage_errors
 
-DIGITS = 6  # decimals in JSON
+DECIMALS = 6  # decimals in JSON
 
 
 class NumpyAttention:
@@ -74,7 +74,7 @@ class JsonAttention:
     def write(self, number: int, attention: Attention) -> None:
         """Add one output line."""
         rounded = {
-            type_: np.round(weights.astype(np.float64), DIGITS).tolist()
+            type_: np.round(weights.astype(np.float64), DECIMALS).tolist()
             for type_, weights in attention.weights.items()
         }
         self.writer.write(

@@ -20,16 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nmt.data.ragged import Integers
 from nmt.decoding.packed_model import Array, PackedModel, PackedSettings, sinusoids
 from nmt.ops.native import interface
 from nmt.ops.native.interface import RowMap, address
 
 HEAD_NORMS = {"none": 0, "rms": 1, "layer": 2}
-ACTIVATIONS = {"relu": 0, "gelu": 1, "swish": 2}
-ALIGNMENT = 64  # bytes of a line of the cache: a vector that lies in two of them is slower
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
+ACTIVATION_CODES = {"relu": 0, "gelu": 1, "swish": 2}
+CACHE_LINE_BYTES = 64  # bytes of a line of the cache: a vector that lies in two of them is slower
 
 
 def integers(numbers: Iterable[int]) -> "array[int]":
@@ -40,12 +38,12 @@ def integers(numbers: Iterable[int]) -> "array[int]":
 def empty(shape: Sequence[int], dtype: type = np.float32) -> Array:
     """New memory that begins with a line of the cache."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    block = np.empty(size + ALIGNMENT, dtype=np.uint8)
-    first = -block.ctypes.data % ALIGNMENT
+    block = np.empty(size + CACHE_LINE_BYTES, dtype=np.uint8)
+    first = -block.ctypes.data % CACHE_LINE_BYTES
     return block[first : first + size].view(dtype).reshape(shape)
 
 
-class Memory:
+class MemoryBlock:
     """One block of memory for several arrays, given by their sizes in bytes."""
 
     def __init__(self, **sizes: int) -> None:
@@ -53,11 +51,11 @@ class Memory:
         places, end = {}, 0
         for name, size in sizes.items():
             places[name] = end
-            end += -(-size // ALIGNMENT) * ALIGNMENT
+            end += -(-size // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
         self.places = places
-        block = np.empty(end + ALIGNMENT, dtype=np.uint8)
+        block = np.empty(end + CACHE_LINE_BYTES, dtype=np.uint8)
         start = block.ctypes.data
-        first = start + -start % ALIGNMENT
+        first = start + -start % CACHE_LINE_BYTES
         self.block = block[first - start :]
         self.addresses = {name: first + place for name, place in places.items()}
 
@@ -67,7 +65,7 @@ class Memory:
         return self.block[place : place + self.sizes[name]].view(dtype)
 
 
-class Layout:
+class ModelStructures:
     """Makes the structures of a packed model, and keeps the memory that they point to."""
 
     def __init__(self, kernels: ctypes.CDLL, model: PackedModel) -> None:
@@ -187,7 +185,7 @@ class Layout:
             hidden_dim=settings.hidden_dim,
             num_layers=count,
             pre_norm=int(settings.pre_norm),
-            activation=ACTIVATIONS[settings.activation],
+            activation=ACTIVATION_CODES[settings.activation],
             epsilon=settings.norm_epsilon,
             layers=array,
         )
@@ -203,7 +201,7 @@ def pad(weight: Array, outputs: int, inputs: int) -> Array:
     return np.pad(weight, room) if any(map(any, room)) else weight
 
 
-class Input:
+class EmbeddedInput:
     """The embeddings of one side, and as many positions as were asked for."""
 
     def __init__(self, embedding: Array, positions: Array, settings: PackedSettings) -> None:
@@ -220,7 +218,7 @@ class Input:
         )
 
     def at_least(self, count: int) -> interface.TokenInput:
-        """What the kernels read, with at least this many positions."""
+        """The structure that the kernels read, with at least this many positions."""
         if count > len(self.positions):
             end = 1 << (count - 1).bit_length()
             more = sinusoids(len(self.positions), end, self.settings)
@@ -237,13 +235,13 @@ class Engine:
         self.kernels = kernels
         self.chunk: int = kernels.chunk_size()
         self.settings = settings = model.settings
-        self.layout = layout = Layout(kernels, model)
+        self.layout = layout = ModelStructures(kernels, model)
         self.encoder = layout.stack("encoder", settings.encoder_layers)
         self.decoder = layout.stack("decoder", settings.decoder_layers)
         target, positions = layout.named("target_embedding"), layout.named("positions")
         source = model.arrays.get("source_embedding", target)
-        self.source_input = Input(source, positions, settings)
-        self.target_input = Input(target, positions, settings)
+        self.source_input = EmbeddedInput(source, positions, settings)
+        self.target_input = EmbeddedInput(target, positions, settings)
         tied = "output.weight" not in model.arrays and not settings.int8
         self.vocabulary_size = len(target)
         # Of one row of a step, roughly.
@@ -264,7 +262,7 @@ class Engine:
         dim, hidden_dim = self.settings.dim, self.settings.hidden_dim
         attention = self.kernels.attention_scratch(keys)
         packed = rows + sentences * self.layout.panel if sentences else 0
-        memory = Memory(
+        memory = MemoryBlock(
             attention=4 * threads * attention,
             projected=4 * rows * 3 * dim,
             attended=4 * rows * dim,
@@ -283,7 +281,7 @@ class Workspace:
 
     fields: interface.WorkingMemory
     keys: int  # of attention, at most
-    memory: Memory
+    memory: MemoryBlock
 
 
 class EngineBatch:
@@ -306,7 +304,7 @@ class EngineBatch:
         self.positions = max_length + 1  # the start token is read, too
         self.rows = np.arange(len(sources))
         self.descent = np.empty((len(sources), 1, 0), dtype=np.int32)
-        self.past: list[Floats] = []  # [L, sentences, chunk, beam, 2, D] of each chunk so far
+        self.past: list[Array] = []  # [L, sentences, chunk, beam, 2, D] of each chunk so far
         # The same memory in every step: new memory would cost as much as a layer.
         self.work = engine.workspace(
             max(self.starts[-1], len(sources) * beam),
@@ -314,7 +312,7 @@ class EngineBatch:
             threads=threads,
             sentences=len(sources),
         )
-        self.outputs = Memory()
+        self.outputs = MemoryBlock()
         self.state = interface.DecodingBatch(
             sentences=len(sources), most_width=beam, starts=self.starts.buffer_info()[0]
         )
@@ -325,7 +323,7 @@ class EngineBatch:
         engine, settings, rows = self.engine, self.engine.settings, self.starts[-1]
         layers, line = settings.decoder_layers, 4 * settings.dim
         key_size = (rows + self.num_sentences * engine.layout.panel) * line
-        memory = self.encoded = Memory(
+        memory = self.encoded = MemoryBlock(
             x=rows * line, keys=layers * key_size, key_values=layers * 2 * rows * line
         )
         keys, key_values = memory.addresses["keys"], memory.addresses["key_values"]
@@ -356,7 +354,7 @@ class EngineBatch:
             ctypes.byref(self.work.fields),
         )
 
-    def step(self, tokens: Integers) -> Floats:
+    def step(self, tokens: Integers) -> Array:
         """Logits [B, K, V] after tokens [B, K], valid until the next step."""
         engine, state = self.engine, self.state
         batch, width = tokens.shape
@@ -410,7 +408,7 @@ class EngineBatch:
             self.work = engine.workspace(work.fields.rows, keys=2 * keys, threads=self.threads)
         size = 4 * rows * engine.vocabulary_size
         if size > self.outputs.sizes.get("logits", -1):
-            self.outputs = Memory(hidden=4 * rows * engine.settings.dim, logits=size)
+            self.outputs = MemoryBlock(hidden=4 * rows * engine.settings.dim, logits=size)
 
     def open_chunk(self) -> None:
         """Allocate memory for the next positions, but not beyond the longest output."""

@@ -19,7 +19,7 @@ from typing import get_args
 import numpy as np
 
 from nmt.config.search_options import DecodeConfig, EarlyStop, Normalization, SearchOptions
-from nmt.decoding.engine import Engine, EngineBatch, Memory, integers
+from nmt.decoding.engine import Engine, EngineBatch, MemoryBlock, integers
 from nmt.decoding.search_record import Hypothesis, Symbols
 from nmt.ops.native import interface
 from nmt.ops.native.interface import address
@@ -54,7 +54,7 @@ def divisors(normalization: Normalization, power: float, size: int) -> "array[fl
 
 
 class Rules:
-    """What a search has to obey, and the arrays that say so."""
+    """The rules of a search, and the arrays that hold them."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class EngineSearch:
         engine, sentences = batch.engine, batch.num_sentences
         beam, kept = rules.fields.beam, rules.fields.kept
         rows = sentences * beam
-        self.links: list[Memory] = []  # of each chunk so far
-        memory = self.memory = Memory(
+        self.links: list[MemoryBlock] = []  # of each chunk so far
+        memory = self.memory = MemoryBlock(
             tokens=8 * rows,
             scores=8 * rows,
             live_scores=8 * rows,
@@ -150,7 +150,7 @@ class EngineSearch:
         batch.open_chunk()
         batch.state.descent = address(batch.descent, dtype=np.int32)
         size = ctypes.sizeof(interface.Link) * batch.num_sentences * batch.engine.chunk * beam
-        self.links.append(Memory(links=size, descent=4 * beam * batch.state.most_positions))
+        self.links.append(MemoryBlock(links=size, descent=4 * beam * batch.state.most_positions))
         addresses = [memory.addresses["links"] for memory in self.links]
         self.chunks = (c_void_p * len(addresses))(*addresses)
         batch.make_room(batch.num_sentences * beam)

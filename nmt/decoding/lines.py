@@ -52,7 +52,7 @@ class Scorer(Protocol):
         """The scores of pairs of lines."""
 
 
-class Answer(NamedTuple):
+class TranslatedLine(NamedTuple):
     """A line and its translation."""
 
     line: Line
@@ -146,15 +146,15 @@ def translate_windows(
     prefixes: LineSource | None,
     on_bad_line: OnBadLine,
     buffer: int | None,
-) -> Iterator[Answer]:
+) -> Iterator[TranslatedLine]:
     """All lines with their translations, in order."""
     for window in windows(number_lines(source, prefixes, on_bad_line), source.ready, size=buffer):
         found = in_order(engine.translate_lines(window, options, details))
-        yield from itertools.starmap(Answer, zip(window, found, strict=True))
+        yield from itertools.starmap(TranslatedLine, zip(window, found, strict=True))
 
 
 def write_answers(
-    answers: Iterable[Answer],
+    answers: Iterable[TranslatedLine],
     outputs: Outputs,
     name: str,
     *,

@@ -26,8 +26,8 @@ Array = npt.NDArray[Any]
 ScoreMap = Annotated[str, Names([one.name.lower() for one in RowMap], {})]
 
 NUM_POSITIONS = 512  # position vectors that are stored; the engine computes those beyond
-TINY = 1e-30
-LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric
+SMALLEST_WEIGHT = 1e-30
+LARGEST_INT8 = 127  # the largest 8-bit number used; -128 is left out to be symmetric
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class PackedModel:
 
 def quantize(weight: Array) -> tuple[Array, Array]:
     """A weight [outputs, inputs] in 8 bits, and the scale [outputs] of each row."""
-    largest = np.maximum(np.abs(weight).max(axis=1, initial=0.0), np.float32(TINY))
+    largest = np.maximum(np.abs(weight).max(axis=1, initial=0.0), np.float32(SMALLEST_WEIGHT))
     with np.errstate(invalid="ignore", over="ignore"):  # of weights that are not finite
-        factors = np.float32(LARGEST) * (np.float32(1.0) / largest)  # in these two roundings
+        factors = np.float32(LARGEST_INT8) * (np.float32(1.0) / largest)  # in these two roundings
         quantized = np.rint(weight * factors[:, None]).astype(np.int8)
-    return quantized, largest / np.float32(LARGEST)
+    return quantized, largest / np.float32(LARGEST_INT8)
 
 
 def sinusoids(first: int, end: int, settings: PackedSettings) -> Array:

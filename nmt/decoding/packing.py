@@ -14,10 +14,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from nmt.decoding.packed_model import LARGEST_INT8, SMALLEST_WEIGHT
 from nmt.model.transformer import Transformer
-
-TINY = 1e-30
-LARGEST = 127  # the largest 8-bit number used; -128 is left out to be symmetric
 
 
 class OneDnnLinear(nn.Module):
@@ -46,10 +44,10 @@ class Int8Linear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         weight = weight.detach()
-        largest = weight.abs().amax(dim=1).clamp(min=TINY)
-        quantized = (weight * (LARGEST / largest)[:, None]).round().to(torch.int8)
+        largest = weight.abs().amax(dim=1).clamp(min=SMALLEST_WEIGHT)
+        quantized = (weight * (LARGEST_INT8 / largest)[:, None]).round().to(torch.int8)
         self.weight = quantized.t().contiguous()  # [in, out]
-        self.scales = largest / LARGEST
+        self.scales = largest / LARGEST_INT8
         self.bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,7 +55,7 @@ class Int8Linear(nn.Module):
         rows = x.reshape(-1, x.shape[-1])
         # Few and plain operations: with few rows, starting them is what takes the time. A row of
         # zeros becomes NaN, then any 8-bit numbers, then zeros again.
-        steps = rows.abs().amax(dim=1, keepdim=True).div_(LARGEST)
+        steps = rows.abs().amax(dim=1, keepdim=True).div_(LARGEST_INT8)
         quantized = torch.div(rows, steps).round_().to(torch.int8)
         products = torch._int_mm(quantized, self.weight)
         # As floating-point numbers in the same memory: new memory would take longer than the sums.

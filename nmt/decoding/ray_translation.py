@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nmt.config.search_options import SearchOptions
-from nmt.decoding.lines import Answer, OnBadLine, bad_line, number_lines
+from nmt.decoding.lines import OnBadLine, TranslatedLine, bad_line, number_lines
 from nmt.decoding.ray_cluster import Blocks
 from nmt.decoding.streaming import LineSource
 from nmt.decoding.text_blocks import read_block
@@ -25,11 +25,11 @@ class TranslationJob:
     options: SearchOptions
     details: Details
 
-    def load(self, device: str) -> Callable[[Blocks], Iterator[Answer]]:
+    def load(self, device: str) -> Callable[[Blocks], Iterator[TranslatedLine]]:
         """The translation of blocks."""
         return functools.partial(self.translate, self.settings.load(device))
 
-    def translate(self, translator: Translator, blocks: Blocks) -> Iterator[Answer]:
+    def translate(self, translator: Translator, blocks: Blocks) -> Iterator[TranslatedLine]:
         """The lines of blocks with their translations, in order."""
         sources = [
             LineSource(read_block(self.directory / path, block), str(path))
@@ -39,10 +39,12 @@ class TranslationJob:
         lines = [replace(line, number=blocks[0].first + line.number) for line in numbered]
         found = dict(translator.translate_lines(lines, self.options, self.details))
         for position, line in enumerate(lines):
-            yield Answer(line, found[position])
+            yield TranslatedLine(line, found[position])
 
 
-def check_lines(answers: Iterable[Answer], on_bad_line: OnBadLine) -> Iterator[Answer]:
+def check_lines(
+    answers: Iterable[TranslatedLine], on_bad_line: OnBadLine
+) -> Iterator[TranslatedLine]:
     """The answers; raises for a line that could not be read, if that is an error."""
     for answer in answers:
         if answer.line.problem and on_bad_line == "error":

@@ -34,11 +34,11 @@ import torch
 from torch import Tensor
 
 from nmt.config.search_options import FREE_END, SearchOptions
+from nmt.data.ragged import Integers
 from nmt.decoding.choices import choose_samples
 from nmt.decoding.search_record import (
     ChosenStep,
     Hypothesis,
-    Integers,
     SearchRecord,
     Symbols,
 )
@@ -65,7 +65,7 @@ class StepFunction(Protocol):
 
 
 @dataclass
-class SearchState:
+class BeamState:
     """The sentences that are still in the batch: live hypotheses, and what they have to obey."""
 
     tokens: Tensor  # [B, K] the last of each live hypothesis
@@ -175,7 +175,7 @@ def start_state(
     prefixes: Sequence[Sequence[int]] | None,
     seeds: Sequence[int] | None,
     device: torch.device | str,
-) -> SearchState:
+) -> BeamState:
     """The state before the first step: one live hypothesis per sentence, `beam` if sampling."""
     size, beam = len(max_lengths), 1 if options.sampling is None else options.width
     prefixes = prefixes or [()] * size
@@ -188,7 +188,7 @@ def start_state(
     if options.sampling is not None:
         seeds = seeds or range(size)
         uniform = draw_uniform(options.sampling.seed, seeds, max_lengths, beam).to(device)
-    return SearchState(
+    return BeamState(
         tokens=torch.full((size, beam), symbols.start, device=device),
         scores=torch.zeros(size, beam, dtype=torch.float64, device=device),
         uniform=uniform,
@@ -215,7 +215,7 @@ def on_device(numbers: Integers, device: torch.device) -> Tensor:
 
 
 def choose(
-    logits: Tensor, state: SearchState, options: SearchOptions, symbols: Symbols, length: int
+    logits: Tensor, state: BeamState, options: SearchOptions, symbols: Symbols, length: int
 ) -> tuple[Candidates, Candidates]:
     """The candidates that end after `length` tokens and those that live on, [B, K] each."""
     normalizer = normalize(logits)
@@ -235,7 +235,7 @@ def choose(
 
 
 def narrow(
-    finished: Candidates, live: Candidates, state: SearchState
+    finished: Candidates, live: Candidates, state: BeamState
 ) -> tuple[Candidates, Candidates]:
     """The candidates that have a place: the best of both kinds; those that end take theirs."""
     beam = finished.scores.shape[1]
@@ -250,7 +250,7 @@ def narrow(
 def constrain(
     logits: Tensor,
     normalizer: Tensor,
-    state: SearchState,
+    state: BeamState,
     symbols: Symbols,
     length: int,
     options: SearchOptions,
@@ -273,7 +273,7 @@ def index(numbers: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def force(
-    logits: Tensor, normalizer: Tensor, state: SearchState, end: int, length: int, *, free: bool
+    logits: Tensor, normalizer: Tensor, state: BeamState, end: int, length: int, *, free: bool
 ) -> tuple[Tensor, Tensor] | None:
     """The sentences [F] without a choice after `length` tokens, by their prefix or their limit.
 
@@ -300,9 +300,7 @@ def force(
     return rows, torch.full_like(logits[rows], -torch.inf).scatter(2, index, kept)
 
 
-def advance(
-    step: StepFunction, state: SearchState, live: Candidates, options: SearchOptions
-) -> None:
+def advance(step: StepFunction, state: BeamState, live: Candidates, options: SearchOptions) -> None:
     """Make the chosen continuations the live hypotheses."""
     if options.sampling is None and options.beam > 1 and is_reordered(live.parents, state.tokens):
         step.reorder(live.parents)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt.config.search_options import SearchOptions
+from nmt.data.ragged import Integers
 
 # With `likely`, hypotheses are taken to end within this share of their length, or this many tokens.
 LIKELY_SHARE = 0.25
@@ -22,7 +23,6 @@ LIKELY_TOKENS = 2
 # Sentences that are over leave the batch when at least this share of it is over.
 LEAVE_SHARE = 0.05
 
-Integers = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
 
@@ -56,7 +56,7 @@ class ChosenStep:
     live_scores: Scores
 
 
-class Ending(NamedTuple):
+class FinishedHypothesis(NamedTuple):
     """Where a finished hypothesis is to be found: the end of a live one after `length` tokens."""
 
     score: float
@@ -75,7 +75,7 @@ class SearchRecord:
         size = len(max_lengths)
         self.options = options
         self.steps: list[ChosenStep] = []
-        self.endings: list[list[Ending]] = [[] for _ in range(num_sentences)]
+        self.endings: list[list[FinishedHypothesis]] = [[] for _ in range(num_sentences)]
         self.any_finished = False
         self.sentences = np.arange(size)  # [B] position in the results
         self.over = self.sentences >= num_sentences  # [B] nothing more is wanted
@@ -146,7 +146,7 @@ class SearchRecord:
             strict=True,
         )
         for sentence, score, log_probability, row, parent in columns:
-            ending = Ending(score, log_probability, length, row, parent)
+            ending = FinishedHypothesis(score, log_probability, length, row, parent)
             self.endings[sentence].append(ending)
 
     def _mark_over(self, live: Scores, length: int) -> None:
@@ -182,7 +182,7 @@ class SearchRecord:
         reached = np.minimum(live, 0.0) / divisor
         self.over |= enough & (self.best[:, -1] >= reached)
 
-    def _tokens(self, ending: Ending) -> tuple[int, ...]:
+    def _tokens(self, ending: FinishedHypothesis) -> tuple[int, ...]:
         """The tokens of a finished hypothesis, from its last one back."""
         tokens = []
         row, parent = ending.row, ending.parent

@@ -23,7 +23,7 @@ from nmt.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS = 3  # processes that may end unexpectedly while they work on the same lines
+PROCESS_ATTEMPTS = 3  # processes that may end unexpectedly while they work on the same lines
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class WorkerPool:
             f"a worker process on {worker.device} ended unexpectedly (exit code "
             f"{worker.process.exitcode})"
         )
-        if chunk.endings + 1 >= ATTEMPTS:
+        if chunk.endings + 1 >= PROCESS_ATTEMPTS:
             raise UserError(
                 f"{what}, as did {chunk.endings} before it with the same lines; if memory ran out, "
                 "use fewer --workers or smaller --batch-tokens"

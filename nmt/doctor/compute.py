@@ -13,7 +13,7 @@ from nmt.ops.backend import Verdict, verdicts
 from nmt.ops.environment import AUTO, BUILDS, requested_backend, requested_build
 from nmt.ops.native.library import build_problem, loaded_build
 
-SETTINGS = (
+ENVIRONMENT_NAMES = (
     "NMT_BACKEND",
     "NMT_NATIVE",
     "NMT_KERNELS",
@@ -90,7 +90,7 @@ def examine_computer() -> Computer:
         threads=torch.get_num_threads(),
         cuda=torch.version.cuda,
         devices=find_devices(),
-        settings={name: os.environ.get(name) for name in SETTINGS},
+        settings={name: os.environ.get(name) for name in ENVIRONMENT_NAMES},
     )
 
 

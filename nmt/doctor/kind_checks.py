@@ -27,10 +27,10 @@ from nmt.model.transformer import Transformer
 from nmt.ops.backend import force_backend
 
 HEADS, WIDTH = 4, 32
-BACKENDS = ("reference", "auto")
+CHECKED_BACKENDS = ("reference", "auto")
 CONTENTS = (3.0, -1e30, torch.inf, torch.nan)  # of hidden keys, which must not matter
 SIZES = (1e-30, 1e4, 1e15, 1e30)  # of scores
-MOST_UPDATES = 500
+REVERSAL_UPDATES = 500
 
 
 class KindCheckError(Exception):
@@ -119,7 +119,7 @@ def check_masks(attention: AttentionConfig) -> str:
     query, key_value = make_projections(3, 4, 16)
     visible = visible_keys(16, 16, 7, 1)
     hidden = ~visible[:, 0, 0]
-    for backend in BACKENDS:
+    for backend in CHECKED_BACKENDS:
         with force_backend(backend):
             before = core((query, key_value), visible)
             for content in CONTENTS:
@@ -139,7 +139,7 @@ def check_empty_rows(attention: AttentionConfig) -> str:
     """A query without a visible key gets 0 and has gradient 0."""
     core = make_core(attention)
     visible = visible_keys(5, 5, 0, 2).repeat(1, 1, 4, 1)
-    for backend in BACKENDS:
+    for backend in CHECKED_BACKENDS:
         query, key_value = (x.requires_grad_() for x in make_projections(3, 4, 5))
         with force_backend(backend):
             output = core((query, key_value), visible)
@@ -185,7 +185,7 @@ def check_gradients(attention: AttentionConfig) -> str:
         result: Tensor = core((query, key_value), visible)
         return result
 
-    for backend in BACKENDS:
+    for backend in CHECKED_BACKENDS:
         with force_backend(backend):
             right = torch.autograd.gradcheck(
                 attend, inputs, atol=1e-5, fast_mode=True, raise_exception=False
@@ -268,7 +268,7 @@ def check_resume(attention: AttentionConfig) -> str:
 
 def check_learning(attention: AttentionConfig) -> str:
     """A small model learns to reverse six digits."""
-    learned = learn_reversal(everywhere(attention), most_updates=MOST_UPDATES)
+    learned = learn_reversal(everywhere(attention), most_updates=REVERSAL_UPDATES)
     result = f"{100 * learned.match:.0f} % of six digits reversed after {learned.updates} updates"
     require(learned.match >= ENOUGH, result)
     return result

@@ -10,15 +10,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nmt.bench.kinds import LEARNED
-from nmt.bench.roofline import GPUS, Counts, Gpu, find_counts, find_gpu, predict
+from nmt.bench.kinds import LEARNED_ENTMAX
+from nmt.bench.roofline import GPUS, Gpu, WorkCounts, find_counts, find_gpu, predict
 from nmt.config.config import AttentionConfig, Config, ModelConfig
 from nmt.doctor.compute import Device
 from nmt.errors import ConfigError
 
-LARGEST = 1024
+MAX_GPUS = 1024
 GPUS_PER_NODE = 8
-VOCABULARY = 27_500  # each side of the counted model and of WMT14 En-De with 32,000 joint merges
+PLANNED_VOCABULARY = (
+    27_500  # each side of the counted model and of WMT14 En-De with 32,000 joint merges
+)
 STATE_BYTES = 16  # per parameter: weight, gradient and the two moments of Adam in float32
 UPDATE_BYTES = 50  # per parameter that an update moves once, by two rows of the recorded counts
 GRADIENT_BYTES = 4  # per parameter in the all-reduce
@@ -62,7 +64,7 @@ class Work:
     pass_tokens: int
     updates: int
     precision: str = "auto"
-    vocabulary: int = VOCABULARY  # of each side
+    vocabulary: int = PLANNED_VOCABULARY  # of each side
 
     @property
     def parameters(self) -> int:
@@ -127,13 +129,13 @@ def work_of(config: Config | None) -> Work:
         train.batch_tokens,
         train.max_updates,
         train.precision,
-        min(VOCABULARY, config.data.subword.merges),
+        min(PLANNED_VOCABULARY, config.data.subword.merges),
     )
 
 
 def kind_name(attention: AttentionConfig) -> str:
     """The name of a kind in the recorded counts."""
-    return LEARNED if attention.given.get("alpha") == "learned" else attention.kind
+    return LEARNED_ENTMAX if attention.given.get("alpha") == "learned" else attention.kind
 
 
 def tokens_per_second(kind: str) -> float:
@@ -141,20 +143,20 @@ def tokens_per_second(kind: str) -> float:
     return predict(counts_of(kind, "bfloat16")).tokens_per_second
 
 
-def counts_of(kind: str, precision: str) -> Counts:
+def counts_of(kind: str, precision: str) -> WorkCounts:
     """The recorded counts of an update; a kind that was not counted is taken for softmax."""
     found = find_counts("update", kind, precision) or find_counts("update", "softmax", precision)
     assert found is not None, "softmax is counted in every precision"
     return found
 
 
-def count_parameters(model: ModelConfig, vocabulary: int = VOCABULARY) -> int:
+def count_parameters(model: ModelConfig, vocabulary: int = PLANNED_VOCABULARY) -> int:
     """The parameters of a model."""
     tables = {"none": 3, "target": 2, "all": 1}[model.tie_embeddings]
     return matrix_parameters(model, vocabulary) + (tables - 1) * vocabulary * model.dim
 
 
-def matrix_parameters(model: ModelConfig, vocabulary: int = VOCABULARY) -> int:
+def matrix_parameters(model: ModelConfig, vocabulary: int = PLANNED_VOCABULARY) -> int:
     """The parameters of all products, with one table for the output layer."""
     square, feed_forward = model.dim**2, 2 * model.dim * model.feed_forward_dim
     encoder = model.encoder_layers * (4 * square + feed_forward)
@@ -162,7 +164,7 @@ def matrix_parameters(model: ModelConfig, vocabulary: int = VOCABULARY) -> int:
     return encoder + decoder + vocabulary * model.dim
 
 
-def scaled(work: Work, precision: str, tokens: float) -> Counts:
+def scaled(work: Work, precision: str, tokens: float) -> WorkCounts:
     """The counts of one pass of `tokens` without its optimizer, for the model of the config."""
     base, counts = ModelConfig(), counts_of(work.kind, precision)
     model = work.model
@@ -262,7 +264,7 @@ def plans_for(devices: Sequence[Device]) -> list[ScalingPlan]:
 def useful_gpus(work: Work, gpu: Gpu, precision: str) -> int:
     """The number of GPUs that doubling makes less than WORTHWHILE times as fast."""
     number = 1
-    while number < LARGEST:
+    while number < MAX_GPUS:
         now, twice = (update_seconds(work, gpu, precision, n)[0] for n in (number, 2 * number))
         if now / twice < WORTHWHILE:
             break

@@ -22,7 +22,7 @@ from nmt.training.run import train
 from nmt.training.signals import StopRequest
 
 UPDATES, STOPPED_AFTER = 6, 3
-WORDS = ["ab", "cde", "fgh", "ij", "klm", "no", "pqr", "st", "uvw", "xyz"]
+TEXT_WORDS = ["ab", "cde", "fgh", "ij", "klm", "no", "pqr", "st", "uvw", "xyz"]
 
 
 def differing_tensors(attention: AttentionTypesConfig, directory: Path) -> list[str]:
@@ -60,7 +60,7 @@ def small_run(attention: AttentionTypesConfig, directory: Path) -> Config:
     generator = random.Random(5)
     files = {}
     for name, count in (("train", 60), ("validation", 6)):
-        lines = [generator.choices(WORDS, k=generator.randint(1, 9)) for _ in range(count)]
+        lines = [generator.choices(TEXT_WORDS, k=generator.randint(1, 9)) for _ in range(count)]
         source, target = directory / f"{name}.source", directory / f"{name}.target"
         source.write_text("".join(" ".join(line) + "\n" for line in lines), "utf-8")
         target.write_text("".join(" ".join(reversed(line)) + "\n" for line in lines), "utf-8")

@@ -23,9 +23,9 @@ from nmt.decoding.translator import Translator
 from nmt.model.transformer import Transformer
 from nmt.ops.backend import force_backend
 from nmt.storage.directories import write_directory
-from nmt.training.state import SUMS
+from nmt.training.state import SUM_NAMES
 
-SHAPES = Shapes(
+SMOKE_SHAPES = Shapes(
     dim=16,
     heads=2,
     layers=1,
@@ -36,9 +36,9 @@ SHAPES = Shapes(
     dropout=0.0,  # implementations draw different dropout masks
     attention_dropout=0.0,
 )
-SENTENCES = 4
+SMOKE_SENTENCES = 4
 KIND = "rela-g"  # of the model that translates
-TOLERANCE = 0.01  # relative; correct implementations differ by far less
+SMOKE_TOLERANCE = 0.01  # relative; correct implementations differ by far less
 
 
 class SmokeTestError(Exception):
@@ -89,7 +89,7 @@ def try_update(kind: str, device: torch.device) -> None:
 @cache
 def one_update() -> Task:
     """The batches that all kinds are tested with."""
-    return synthetic_task(SHAPES, 1, precision="float32")
+    return synthetic_task(SMOKE_SHAPES, 1, precision="float32")
 
 
 def update_sums(task: Task, kind: str, device: torch.device) -> dict[str, float]:
@@ -98,7 +98,7 @@ def update_sums(task: Task, kind: str, device: torch.device) -> dict[str, float]
     result = model.updater.run(task.updates[0], model.state)
     if result.bad.item():
         raise SmokeTestError("the gradients are not finite")
-    return dict(zip(SUMS, result.sums.tolist(), strict=True))
+    return dict(zip(SUM_NAMES, result.sums.tolist(), strict=True))
 
 
 def try_translation(device: str) -> None:
@@ -106,7 +106,7 @@ def try_translation(device: str) -> None:
     with tempfile.TemporaryDirectory(prefix="nmt-doctor-") as directory:
         path = Path(directory) / "model"
         write_random_model(path)
-        lines = synthetic_lines(SHAPES, SENTENCES)
+        lines = synthetic_lines(SMOKE_SHAPES, SMOKE_SENTENCES)
         found = Translator.load(path, device=device).translate(lines)
         with force_backend("reference"):
             texts = [translation.text for translation in found]
@@ -117,7 +117,7 @@ def try_translation(device: str) -> None:
 
 def write_random_model(path: Path) -> None:
     """A model directory with random weights; its config names files that need not exist."""
-    config = synthetic_config(SHAPES)
+    config = synthetic_config(SMOKE_SHAPES)
     names = [path.parent / name for name in ("source", "target", "source.2", "target.2")]
     train = TrainingCorpus((names[0],), (names[1],))
     validation = ParallelFiles((names[2],), (names[3],))
@@ -127,7 +127,7 @@ def write_random_model(path: Path) -> None:
         data=replace(config.data, train=(train,), validation=(validation,)),
         model=with_attention(config.model, KIND),
     )
-    codec = synthetic_codec(config, SHAPES)
+    codec = synthetic_codec(config, SMOKE_SHAPES)
     torch.manual_seed(1)
     model = Transformer(
         config.model,
@@ -139,5 +139,5 @@ def write_random_model(path: Path) -> None:
 
 def check_close(name: str, computed: float, expected: float) -> None:
     """Raise for a number that is not the reference's."""
-    if not math.isclose(computed, expected, rel_tol=TOLERANCE):
+    if not math.isclose(computed, expected, rel_tol=SMOKE_TOLERANCE):
         raise SmokeTestError(f"{name} {computed:.6g}, but the reference computes {expected:.6g}")

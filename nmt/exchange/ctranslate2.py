@@ -31,7 +31,7 @@ Quantization = Literal["float32", "int8"]
 
 README = "README.md"
 LEAST_POSITIONS = 1024  # the default length limit of CTranslate2
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH"}
+CTRANSLATE2_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH"}
 
 
 def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quantization) -> None:
@@ -95,7 +95,7 @@ def make_spec(loaded: LoadedModel, controls: Sequence[str]) -> "TransformerSpec"
         (config.encoder_layers, config.decoder_layers),
         config.heads,
         pre_norm=config.norm == "pre",
-        activation=common_spec.Activation[ACTIVATIONS[config.feed_forward_activation]],
+        activation=common_spec.Activation[CTRANSLATE2_ACTIVATIONS[config.feed_forward_activation]],
     )
     spec.register_source_vocabulary(tokens(loaded.codec.source.vocabulary, controls))
     spec.register_target_vocabulary(tokens(loaded.codec.target.vocabulary, controls))

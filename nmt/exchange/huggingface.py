@@ -35,8 +35,8 @@ from nmt.storage.tensors import TensorFile, open_tensors
 WEIGHTS = "model.safetensors"
 PICKLED_WEIGHTS = "pytorch_model.bin"
 MODEL_TYPE = "marian"
-EPSILON = 1e-5  # of its LayerNorm
-ACTIVATIONS: Mapping[str, Literal["relu", "gelu", "swish"]] = {
+NORM_EPSILON = 1e-5  # of its LayerNorm
+HUGGINGFACE_ACTIVATIONS: Mapping[str, Literal["relu", "gelu", "swish"]] = {
     "relu": "relu",
     "gelu": "gelu",
     "swish": "swish",
@@ -180,8 +180,8 @@ def read_model_config(
 ) -> ModelConfig:
     """Our options for the same model."""
     activation = settings.get("activation_function", str)
-    if activation not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
+    if activation not in HUGGINGFACE_ACTIVATIONS:
+        known = ", ".join(HUGGINGFACE_ACTIVATIONS)
         raise DataError(
             f"{settings.path}: activation_function: expected one of {known}, got {activation!r:.80}"
         )
@@ -200,11 +200,11 @@ def read_model_config(
         encoder_layers=settings.get("encoder_layers", int),
         decoder_layers=settings.get("decoder_layers", int),
         feed_forward_dim=settings.both("ffn_dim"),
-        feed_forward_activation=ACTIVATIONS[activation],
+        feed_forward_activation=HUGGINGFACE_ACTIVATIONS[activation],
         dropout=settings.number("dropout", 0.1),
         attention_dropout=settings.number("attention_dropout", 0.0),
         feed_forward_dropout=settings.number("activation_dropout", 0.0),
-        norm_epsilon=EPSILON,
+        norm_epsilon=NORM_EPSILON,
         scale_embeddings=settings.get("scale_embedding", bool, False),
         position_wavelengths="exclusive",
         tie_embeddings="all" if shared else "target" if tied else "none",

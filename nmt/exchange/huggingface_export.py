@@ -18,8 +18,8 @@ from nmt.errors import UserError
 from nmt.exchange.ctranslate2 import check_attention
 from nmt.exchange.huggingface import (
     EARLY_STOPPING,
-    EPSILON,
     MODEL_TYPE,
+    NORM_EPSILON,
     POSITIONS,
     WEIGHTS,
     foreign_names,
@@ -27,7 +27,7 @@ from nmt.exchange.huggingface import (
 from nmt.model.embeddings import sinusoids
 from nmt.storage.directories import new_directory
 
-NEVER = [[PAD], [BOS], [UNK]]  # what search never puts out
+BAD_WORDS_IDS = [[PAD], [BOS], [UNK]]  # what search never puts out
 
 
 def export_huggingface(loaded: LoadedModel, output: Path) -> None:
@@ -36,9 +36,9 @@ def export_huggingface(loaded: LoadedModel, output: Path) -> None:
     check_attention(config, name=name, program="MarianMT")
     if config.norm != "post":
         raise UserError(f"{name}: model.norm: MarianMT normalises after a sublayer, got pre")
-    if config.norm_epsilon > EPSILON:
+    if config.norm_epsilon > NORM_EPSILON:
         raise UserError(
-            f"{name}: model.norm_epsilon: MarianMT has {EPSILON:g}, got {config.norm_epsilon:g}"
+            f"{name}: model.norm_epsilon: MarianMT has {NORM_EPSILON}, got {config.norm_epsilon:g}"
         )
     described = {**settings(loaded), **vocabularies(loaded)}
     files = codec_files(loaded.codec)
@@ -91,7 +91,7 @@ def settings(loaded: LoadedModel) -> dict[str, Any]:
         "length_penalty": decode.length_penalty,
         "early_stopping": EARLY_STOPPING.get(decode.early_stop, "never"),
         "max_length": position_count(loaded),
-        "bad_words_ids": NEVER,
+        "bad_words_ids": BAD_WORDS_IDS,
     }
     return {"config.json": model, "generation_config.json": generation}
 
@@ -114,7 +114,7 @@ def vocabularies(loaded: LoadedModel) -> dict[str, Any]:
             "separate_vocabs": separate,
             "additional_special_tokens": [CONTROL[BOS]],
             "model_max_length": position_count(loaded),
-            **{f"{name}_token": CONTROL[row] for name, row in SYMBOLS.items()},
+            **{f"{name}_token": CONTROL[row] for name, row in TOKEN_ROWS.items()},
         },
     }
     if separate:
@@ -122,7 +122,7 @@ def vocabularies(loaded: LoadedModel) -> dict[str, Any]:
     return described
 
 
-SYMBOLS = {"pad": PAD, "eos": EOS, "unk": UNK}
+TOKEN_ROWS = {"pad": PAD, "eos": EOS, "unk": UNK}
 
 
 def ids(vocabulary: Vocabulary) -> dict[str, int]:
@@ -183,7 +183,7 @@ source = torch.tensor([codec.source.encode("A line of text.")])
 print(codec.target.decode(model.generate(source)[0].tolist()))
 ```
 
-{TOKENIZER if isinstance(loaded.codec.source, LineCodec) else CODEC}
+{TOKENIZER_NOTE if isinstance(loaded.codec.source, LineCodec) else CODEC_NOTE}
 
 MarianMT adds 1e-5 to the variance in LayerNorm; this model was made with
 {loaded.model.config.norm_epsilon:g}. Its positions are stored in `{WEIGHTS}`, but
@@ -191,10 +191,10 @@ MarianMT adds 1e-5 to the variance in LayerNorm; this model was made with
 """
 
 
-CODEC = """\
+CODEC_NOTE = """\
 `codec.json` and the files beside it turn text into token ids and back (package `nmt`); no
 tokenizer of transformers does the same."""
-TOKENIZER = """\
+TOKENIZER_NOTE = """\
 `MarianTokenizer.from_pretrained` can take the place of the codec. It needs source.spm, target.spm
 and vocab.json, which are here."""
 

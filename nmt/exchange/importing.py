@@ -35,8 +35,8 @@ from nmt.storage.directories import write_directory
 
 # The output bias of a symbol that is never predicted. Its probability is 0 in float32. The number
 # is not larger because label smoothing multiplies it when such a model is trained further.
-NEVER = -100.0
-ABSENT = -1  # the row of a symbol that the other toolkit does not have
+NEVER_BIAS = -100.0
+NO_ROW = -1  # the row of a symbol that the other toolkit does not have
 MAX_TEXT_BYTES = 100_000_000  # of configs and vocabularies
 UNDETERMINED = "und"  # the language code of ISO 639 for languages that are not stated
 
@@ -46,10 +46,10 @@ class ForeignVocabulary:
     """The pieces of another toolkit in the order of their ids, and the ids of its symbols."""
 
     pieces: tuple[str, ...]
-    start: int  # ABSENT: the decoder starts with an embedding of zeros
+    start: int  # NO_ROW: the decoder starts with an embedding of zeros
     end: int
     unknown: int
-    padding: int = ABSENT
+    padding: int = NO_ROW
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -82,10 +82,10 @@ def read_vocabulary(
             raise DataError(f"{name}: expected the symbol {symbol!a:.80}, which is missing")
     return ForeignVocabulary(
         tuple(sorted(ids, key=ids.__getitem__)),
-        start=ABSENT if start is None else ids[start],
+        start=NO_ROW if start is None else ids[start],
         end=ids[end],
         unknown=ids[unknown],
-        padding=ABSENT if padding is None else ids[padding],
+        padding=NO_ROW if padding is None else ids[padding],
     )
 
 
@@ -115,7 +115,7 @@ def take_rows(tensors: ForeignTensors, key: str, vocabulary: ForeignVocabulary, 
 
 def take_bias(bias: Tensor, vocabulary: ForeignVocabulary) -> Tensor:
     """A bias [V] in the order of our ids; absent symbols are never predicted."""
-    return torch.cat([bias, bias.new_full((1,), NEVER)])[list(vocabulary.rows)]
+    return torch.cat([bias, bias.new_full((1,), NEVER_BIAS)])[list(vocabulary.rows)]
 
 
 def shape_of_model(config: ModelConfig, codec: Codec) -> dict[str, tuple[int, ...]]:

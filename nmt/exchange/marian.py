@@ -32,10 +32,10 @@ from nmt.exchange.importing import (
 from nmt.exchange.npz import Npz
 
 SETTINGS = "special:model.yml"
-MAX_LENGTH = 1000  # the --max-length of marian-decoder
-EPSILON = 1e-6  # of its LayerNorm
+MARIAN_MAX_LENGTH = 1000  # the --max-length of marian-decoder
+MARIAN_EPSILON = 1e-6  # of its LayerNorm
 # Files do not say how they are to be decoded; these are usual options of marian-decoder.
-DECODE = DecodeConfig(
+MARIAN_DECODE = DecodeConfig(
     beam=6,
     length_penalty=0.6,
     normalization="length",
@@ -45,7 +45,7 @@ DECODE = DecodeConfig(
 MAX_SETTINGS_BYTES = 1_000_000
 END, UNKNOWN = "</s>", "<unk>"
 ID = re.compile("[0-9]{1,9}")
-ACTIVATIONS: Mapping[str, Literal["relu", "gelu", "swish"]] = {"relu": "relu", "swish": "swish"}
+ACTIVATIONS_READ: Mapping[str, Literal["relu", "swish"]] = {"relu": "relu", "swish": "swish"}
 NORMS: Mapping[tuple[str, str, str], Literal["pre", "post"]] = {
     ("", "dan", ""): "post",
     ("n", "da", "n"): "pre",
@@ -108,7 +108,7 @@ class MarianSettings:
         return value
 
     def vocabulary_sizes(self) -> dict[Side, int]:
-        """The numbers of pieces that both sides have."""
+        """The ids of pieces that both sides have."""
         match self.values.get("dim-vocabs"):
             case [int(source), int(target)]:
                 return {"source": source, "target": target}
@@ -139,9 +139,9 @@ def import_marian(
         codec, foreign = read_codec(files, settings, languages)
         config = import_config(
             read_model_config(settings, foreign),
-            DECODE,
+            MARIAN_DECODE,
             codec,
-            max_length=MAX_LENGTH,
+            max_length=MARIAN_MAX_LENGTH,
             name=settings.name,
             output=output,
         )
@@ -204,11 +204,11 @@ def read_model_config(
         encoder_layers=settings.get("enc-depth", int),
         decoder_layers=settings.get("dec-depth", int),
         feed_forward_dim=inner,
-        feed_forward_activation=ACTIVATIONS[
+        feed_forward_activation=ACTIVATIONS_READ[
             settings.get("transformer-ffn-activation", str, "relu")
         ],
         norm=NORMS[order],
-        norm_epsilon=EPSILON,
+        norm_epsilon=MARIAN_EPSILON,
         tie_embeddings="all" if shared else "target" if tied else "none",
         output_bias=True,
     )

@@ -20,21 +20,21 @@ from nmt.errors import DataError
 
 MAX_ARRAYS = 100_000
 MAX_ARRAY_BYTES = 1 << 34
-MAX_DIMENSIONS = 4
+NPZ_MAX_DIMENSIONS = 4
 SMALL_BYTES = 1 << 24  # arrays up to here may be packed as densely as zeros can be
 MAX_PACKING = 100  # bytes of a larger array for one in the archive; weights have about 1
-HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+NPY_HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 # float16 and the numbers of settings; a pickled object has the type O, which is not among them.
-TYPES = ("float32", "float16", "int8", "uint8", "int32")
+NPZ_TYPES = ("float32", "float16", "int8", "uint8", "int32")
 # What the libraries raise for archives and headers with wrong bytes.
-DAMAGED = (
+NPZ_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError),
     *(OSError, EOFError, KeyError, ValueError, SyntaxError, RuntimeError, MemoryError),
 )
 
 
 @dataclass(frozen=True)
-class ArraySpec:
+class NpyHeader:
     """The type and shape that the header of an array states."""
 
     dtype: str
@@ -53,7 +53,7 @@ class Npz:
 
     archive: zipfile.ZipFile
     name: str
-    specs: dict[str, ArraySpec]
+    specs: dict[str, NpyHeader]
     taken: set[str] = field(default_factory=set)
 
     @classmethod
@@ -68,7 +68,7 @@ class Npz:
                 member.filename.removesuffix(".npy"): read_spec(archive, member, path)
                 for member in members
             }
-        except DAMAGED as error:
+        except NPZ_ERRORS as error:
             raise DataError(f"{path}: not an .npz file, or damaged ({error!s:.100})") from None
         if len(specs) != len(members):
             raise DataError(f"{path}: an array comes twice")
@@ -82,7 +82,7 @@ class Npz:
             with self.archive.open(f"{key}.npy") as file:
                 skip_header(file)
                 data = file.read(spec.num_bytes)
-        except DAMAGED as error:
+        except NPZ_ERRORS as error:
             raise DataError(f"{self.name}: {key}: cannot be read ({error!s:.100})") from None
         if len(data) != spec.num_bytes:
             raise DataError(f"{self.name}: {key}: expected {spec.num_bytes} bytes, got {len(data)}")
@@ -105,13 +105,13 @@ class Npz:
 def skip_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
     """Shape, order and type by the header of an array; the file is then at its numbers."""
     version = npy.read_magic(file)
-    if version not in HEADERS:
+    if version not in NPY_HEADER_READERS:
         raise ValueError(f"version {version} of the format of arrays")
-    shape, is_fortran, dtype = HEADERS[version](file)
+    shape, is_fortran, dtype = NPY_HEADER_READERS[version](file)
     return shape, is_fortran, dtype
 
 
-def read_spec(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> ArraySpec:
+def read_spec(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NpyHeader:
     """The checked header of an array; what it states has to be what the archive holds."""
     name = member.filename
     try:
@@ -119,11 +119,11 @@ def read_spec(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> 
             shape, is_fortran, dtype = skip_header(file)
     except (tokenize.TokenError, ValueError, SyntaxError, RuntimeError) as error:
         raise DataError(f"{path}: {name!r:.80}: not an array ({error!s:.100})") from None
-    if dtype.name not in TYPES or not dtype.isnative:
+    if dtype.name not in NPZ_TYPES or not dtype.isnative:
         raise DataError(f"{path}: {name!r:.80}: expected numbers, got the type {dtype!s:.40}")
-    if len(shape) > MAX_DIMENSIONS:
-        raise DataError(f"{path}: {name!r:.80}: expected at most {MAX_DIMENSIONS} dimensions")
-    spec = ArraySpec(dtype.name, tuple(map(int, shape)), is_fortran)
+    if len(shape) > NPZ_MAX_DIMENSIONS:
+        raise DataError(f"{path}: {name!r:.80}: expected at most {NPZ_MAX_DIMENSIONS} dimensions")
+    spec = NpyHeader(dtype.name, tuple(map(int, shape)), is_fortran)
     # A few bytes of a compressed archive can stand for very many: both sizes are looked at.
     if min(spec.shape, default=0) < 0 or spec.num_bytes > min(member.file_size, MAX_ARRAY_BYTES):
         raise DataError(

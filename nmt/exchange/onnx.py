@@ -22,7 +22,7 @@ from nmt.storage.directories import new_directory
 
 OPSET = 17
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
-MOST_BYTES = 2_000_000_000  # of a file in ONNX that keeps its weights inside
+ONNX_MAX_BYTES = 2_000_000_000  # of a file in ONNX that keeps its weights inside
 LARGEST_DIFFERENCE = 1e-3  # of logits, relative to the largest; rounding gives about 1e-6
 
 # The names of inputs and outputs, and which of their dimensions may have any size.
@@ -83,8 +83,10 @@ def position_count(loaded: LoadedModel) -> int:
 def graphs(model: Transformer, *, positions: int) -> dict[str, bytes]:
     """The content of both files."""
     size = 4 * sum(weight.numel() for weight in model.parameters())
-    if size > MOST_BYTES:
-        raise UserError(f"the weights take {size} bytes; a file in ONNX has at most {MOST_BYTES}")
+    if size > ONNX_MAX_BYTES:
+        raise UserError(
+            f"the weights take {size} bytes; a file in ONNX has at most {ONNX_MAX_BYTES}"
+        )
     copied = traceable(model, positions=positions)
     source, visible = example(model, 2, 5)
     with force_backend("reference"), torch.no_grad():

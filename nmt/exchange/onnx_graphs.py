@@ -22,13 +22,13 @@ from nmt.ops.masking import InPlaceMask, hide
 from nmt.ops.score_mappings import Entmax, ScoreMapping, Softmax, TopK
 
 BISECTIONS = 26  # halvings of an interval of length 1, until float32 has no more bits
-LOWEST = -1e4  # scores this far below the highest of their row have weight 0 in every mapping
+LOWEST_SCORE = -1e4  # scores this far below the highest of their row have weight 0 in every mapping
 
 
 def below_highest(scores: Tensor, visible: Tensor | None) -> Tensor:
-    """Scores minus the highest visible one of their row; hidden ones are LOWEST."""
+    """Scores minus the highest visible one of their row; hidden ones are LOWEST_SCORE."""
     hidden = hide(scores, visible)
-    return (hidden - hidden.amax(-1, keepdim=True)).clamp(min=LOWEST)
+    return (hidden - hidden.amax(-1, keepdim=True)).clamp(min=LOWEST_SCORE)
 
 
 def counts(x: Tensor) -> Tensor:

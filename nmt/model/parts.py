@@ -10,7 +10,7 @@ from nmt.errors import ConfigError
 from nmt.model.transformer import Transformer
 
 # The names of parameters that belong to a part; that of a sublayer includes its LayerNorm.
-PARTS = {
+MODEL_PARTS = {
     "encoder": r"encoder(_norm)?\..*",
     "decoder": r"decoder(_norm)?\..*",
     "encoder_self": r"encoder\.\d+\.self_attention.*",
@@ -47,13 +47,13 @@ def parameter_names(model: Transformer, part: str) -> list[str]:
     if part in TABLES:
         tables = [getattr(model, table) for table in TABLES[part]]
         return [name for name, value in named.items() if any(value is table for table in tables)]
-    pattern = re.compile(PARTS.get(part) or rf"{re.escape(part)}(\..*)?")
+    pattern = re.compile(MODEL_PARTS.get(part) or rf"{re.escape(part)}(\..*)?")
     found = [name for name in named if pattern.fullmatch(name)]
     if not found:
         raise ConfigError(
             f"train.freeze: there is no part {part!r}; expected some of "
-            f"{', '.join([*PARTS, *TABLES])}, a layer ({layers(model.config)}), or one of its "
-            "modules such as decoder.0.cross_attention"
+            f"{', '.join([*MODEL_PARTS, *TABLES])}, a layer ({layers(model.config)}), or one of "
+            "its modules such as decoder.0.cross_attention"
         )
     return found
 

@@ -14,12 +14,12 @@ from nmt.ops.attention_call import AttentionCall, split_heads
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.blockwise import BlockwiseAttention
 from nmt.ops.dropout import dropout
+from nmt.ops.half_product import HALF_PRECISION
 from nmt.ops.kernels import native_refusal
 from nmt.ops.masking import InPlaceMask
 from nmt.ops.native_attention import TRAINED_MAPS, NativeAttention
 from nmt.ops.score_mappings import Softmax
 
-HALF = (torch.float16, torch.bfloat16)
 WHOLE = slice(None)
 # From this many keys on torch's fused attention is faster than blocks on a CPU, as measured.
 FUSED_KEYS_ON_CPU = 256
@@ -58,11 +58,11 @@ def score(query: Tensor, key: Tensor, scale: float) -> Tensor:
     On a GPU the product itself is in float32, as in the fused kernels: a score that is rounded to
     half precision first can end up on the other side of a threshold.
     """
-    if query.is_cuda and query.dtype in HALF:
+    if query.is_cuda and query.dtype in HALF_PRECISION:
         with torch.autocast("cuda", enabled=False):
             return (query.float() * scale) @ key.float().transpose(-2, -1)
     scores = (query * scale) @ key.transpose(-2, -1)
-    if scores.dtype in HALF:
+    if scores.dtype in HALF_PRECISION:
         # A product beyond float16's range counts as its limit: softmax of inf would be NaN.
         limit = torch.finfo(scores.dtype).max
         scores = scores.float().clamp(-limit, limit)

@@ -14,14 +14,12 @@ from torch.nn import functional
 from nmt.ops import cuda
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.half_linear import half_linear_reference
-from nmt.ops.half_product import product
+from nmt.ops.half_product import HALF_PRECISION, HALF_PRECISION_SCALE, product
 from nmt.ops.kernels import missing_kernels
 from nmt.ops.native import bfloat16, training
 
 LOGITS_AT_ONCE = 8 * 1024 * 1024  # numbers in one slice of logits: 32 MB in float32
 LOGITS_AT_ONCE_ON_GPU = 64 * 1024 * 1024  # where fewer launches count for more than a cache
-HALF_PRECISION_SCALE = 1024.0  # keeps small gradients of the logits representable in float16
-HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 Losses = tuple[Tensor, Tensor]
 
@@ -101,8 +99,10 @@ def add_gradient_torch(grad_weight: Tensor, slope: Tensor, hidden: Tensor) -> No
     grad_weight.addmm_(slope.t(), hidden)
 
 
-TORCH = SliceFunctions(logits_torch, softmax_torch_, same_slope, multiply_torch, add_gradient_torch)
-NATIVE = SliceFunctions(
+TORCH_SLICES = SliceFunctions(
+    logits_torch, softmax_torch_, same_slope, multiply_torch, add_gradient_torch
+)
+NATIVE_SLICES = SliceFunctions(
     logits_torch, training.softmax_, same_slope, multiply_native, add_gradient_torch
 )
 HALF_TORCH = SliceFunctions(
@@ -261,10 +261,10 @@ cross_entropy = Operation(
             accepts=lambda hidden, weight, *_rest: cuda.triton_refusal(hidden, weight),
         ),
         Implementation(
-            "native", "slices in C", sliced(NATIVE, HALF_NATIVE), accepts=refuses_native
+            "native", "slices in C", sliced(NATIVE_SLICES, HALF_NATIVE), accepts=refuses_native
         ),
         # Faster than the reference and with less memory wherever it runs.
-        Implementation("torch", "slices in torch", sliced(TORCH, HALF_TORCH)),
+        Implementation("torch", "slices in torch", sliced(TORCH_SLICES, HALF_TORCH)),
     ],
     example=example,
 )

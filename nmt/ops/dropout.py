@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from nmt.ops.backend import Implementation, Operation
 
-LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
+DROPOUT_LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / DROPOUT_LEVELS
 SPARE_WORDS = 4  # of 64 bits: kernels read whole vectors
 
 
@@ -22,18 +22,18 @@ class DropoutMask:
 
 
 def dropped_levels(rate: float) -> int:
-    """How many of the LEVELS values of 16 random bits drop their element."""
-    return min(round(rate * LEVELS), LEVELS - 1)
+    """How many of the DROPOUT_LEVELS values of 16 random bits drop their element."""
+    return min(round(rate * DROPOUT_LEVELS), DROPOUT_LEVELS - 1)
 
 
 def keep_scale(rate: float) -> float:
     """The factor of kept elements, with which the expectation stays exactly the same."""
-    return LEVELS / (LEVELS - dropped_levels(rate))
+    return DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped_levels(rate))
 
 
 def least_kept(rate: float) -> int:
     """The lowest value of 16 random bits, as a signed number, that keeps its element."""
-    return dropped_levels(rate) - LEVELS // 2
+    return dropped_levels(rate) - DROPOUT_LEVELS // 2
 
 
 def draw_bits(count: int, device: torch.device) -> Tensor:

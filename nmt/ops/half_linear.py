@@ -128,7 +128,7 @@ def example(device: torch.device) -> Call:
     return (x, weight, bias, weight.bfloat16(), bias.bfloat16()), {}
 
 
-NATIVE = Implementation(
+IN_C = Implementation(
     "native",
     "C kernels for bfloat16",
     half_linear_native,
@@ -137,7 +137,7 @@ NATIVE = Implementation(
 half_linear = Operation(
     "linear layer in half precision",
     half_linear_reference,
-    [NATIVE] if bfloat16.has_instructions() else [],  # elsewhere NMT_BACKEND=native does without
+    [IN_C] if bfloat16.has_instructions() else [],  # elsewhere NMT_BACKEND=native does without
     example=example,
 )
 

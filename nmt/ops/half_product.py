@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+HALF_PRECISION_SCALE = 1024.0  # keeps small gradients of the logits representable in float16
+
 
 def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     """left right in `dtype`, summed in float32, for matrices in half precision."""

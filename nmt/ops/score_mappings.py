@@ -177,9 +177,9 @@ def package_entmax(scores: Tensor, visible: Tensor | None, beta: Beta) -> Tensor
     return clear_empty_rows(weights, visible)
 
 
-Activation = Literal["relu", "gelu", "leaky_relu", "squared_relu", "identity"]
+ScoreActivation = Literal["relu", "gelu", "leaky_relu", "squared_relu", "identity"]
 # Each is 0 at 0, so that a hidden score set to 0 has weight 0.
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+SCORE_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "leaky_relu": functional.leaky_relu,
@@ -192,7 +192,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Pointwise(ScoreMapping):
     """activation(score - threshold), each key by itself: rows need not sum to 1."""
 
-    activation: Activation
+    activation: ScoreActivation
     threshold: float | None  # None: learned, the parameter of each head
 
     @property
@@ -214,7 +214,7 @@ class Pointwise(ScoreMapping):
             scores = scores - self.row_parameter
         if visible is not None:
             scores = scores.masked_fill(~visible, 0.0)
-        weights = ACTIVATIONS[self.activation](scores)
+        weights = SCORE_ACTIVATIONS[self.activation](scores)
         return weights.clamp(-LARGEST_WEIGHT, LARGEST_WEIGHT)
 
     def weights_(self, scores: Tensor, mask: MaskBlock | None, parameter: Tensor | None) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 SEEDS_AT_ONCE = 128  # Transformer-base takes 48 in a forward pass
-STEP = 2  # numbers from seed to seed, so that each is aligned to 16 bytes like a tensor of its own
+SEED_STRIDE = 2  # numbers from seed to seed, so that each is aligned to 16 bytes, like a tensor
 
 
 class PassSeeds:
@@ -19,9 +19,9 @@ class PassSeeds:
 
     def take(self, device: torch.device) -> Tensor:
         """A seed [1] that nobody else has."""
-        place = self.taken % SEEDS_AT_ONCE * STEP
+        place = self.taken % SEEDS_AT_ONCE * SEED_STRIDE
         if self.drawn is None or place == 0:
-            self.drawn = torch.randint(1 << 62, (SEEDS_AT_ONCE * STEP,), device=device)
+            self.drawn = torch.randint(1 << 62, (SEEDS_AT_ONCE * SEED_STRIDE,), device=device)
         self.taken += 1
         return self.drawn[place : place + 1]
 

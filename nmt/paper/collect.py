@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt.analysis.trajectories import METRICS, read_trajectories, validation_records
+from nmt.analysis.trajectories import read_trajectories, validation_records
+from nmt.config.config import METRICS_FILE
 from nmt.paper.scores import RunScores, Value, flatten
 from nmt.recipes.grid import Cell, read_outcome
 from nmt.recipes.table import describe_attention
 
-ANALYSIS = "analysis"
-ALIGNMENT = "alignment"  # the analysis of the text with gold alignments
+ANALYSIS_DIRECTORY = "analysis"
+ALIGNMENT_DIRECTORY = "alignment"  # the analysis of the text with gold alignments
 CURVES = ("loss", "bleu", "chrf")
 
 
@@ -35,7 +36,7 @@ def collect_run(cell: Cell, p_value: float | None = None) -> RunScores:
     ):
         if number is not None:
             values[name] = number
-    values |= curves(run.config.run_dir / METRICS)
+    values |= curves(run.config.run_dir / METRICS_FILE)
     values |= analysis_values(run.config.run_dir)
     return RunScores(run.layout.directory.name, cell.variant, cell.seed, values)
 
@@ -59,17 +60,17 @@ def curves(path: Path) -> dict[str, Value]:
 def analysis_values(run_dir: Path) -> dict[str, Value]:
     """The numbers of the analyses of a run: of the test set, and of gold alignments."""
     values: dict[str, Value] = {}
-    document = read_document(run_dir / ANALYSIS / "analysis.json")
+    document = read_document(run_dir / ANALYSIS_DIRECTORY / "analysis.json")
     if document is not None:
         model = document["models"][0]
         for layers in model["statistics"].values():
             for layer in layers.values():
                 layer["heads"]["density"] = [joined(layer["heads"]["density"])]
-        values |= dict(flatten({**model, "aer": None}, ANALYSIS))
+        values |= dict(flatten({**model, "aer": None}, ANALYSIS_DIRECTORY))
         values |= {f"text/{key}": document[key] for key in ("source", "target", "pairs", "seed")}
-    gold = read_document(run_dir / ALIGNMENT / "analysis.json")
+    gold = read_document(run_dir / ALIGNMENT_DIRECTORY / "analysis.json")
     if gold is not None:
-        values |= dict(flatten(gold["models"][0]["aer"], f"{ANALYSIS}/aer"))
+        values |= dict(flatten(gold["models"][0]["aer"], f"{ANALYSIS_DIRECTORY}/aer"))
         values |= {"text/gold": gold["gold"], "text/development": gold["development"] or 0}
     return values
 

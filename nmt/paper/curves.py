@@ -9,14 +9,14 @@ from nmt.analysis.trajectories import Trajectory
 from nmt.paper.average import Variants
 from nmt.paper.scores import RunScores
 
-AXES = {"bleu": "validation BLEU", "loss": "validation loss"}
+CURVE_LABELS = {"bleu": "validation BLEU", "loss": "validation loss"}
 
 
 def curve_drawing(variants: Variants) -> Drawing | None:
     """The mean over seeds of BLEU (or, without it, of the loss) at each validation."""
     by_name = {
         name: {variant: mean_curve(runs, name) for variant, runs in variants.items()}
-        for name in AXES
+        for name in CURVE_LABELS
     }
     name = next((name for name, curves in by_name.items() if any(curves.values())), None)
     if name is None:
@@ -29,7 +29,7 @@ def curve_drawing(variants: Variants) -> Drawing | None:
             style = {**look(number), "markersize": 3.0}
             (entries[variant],) = axes.plot(list(curve), list(curve.values()), **style)
     axes.set_xlabel("update")
-    axes.set_ylabel(AXES[name])
+    axes.set_ylabel(CURVE_LABELS[name])
     legend(figure, entries)
     caption = "Mean over the seeds of each variant, at the validations of the runs"
     return Drawing("curves", "Validation curves", "all variants", caption, figure)

@@ -8,7 +8,7 @@ from html import escape
 from nmt.analysis.figures import Picture
 from nmt.tables import Table, escape_markdown
 
-STYLE = """\
+PAGE_STYLE = """\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid #ccc; }
 table { border-collapse: collapse; font-size: 0.9rem; }
@@ -65,7 +65,7 @@ class Document:
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta http-equiv="Content-Security-Policy" '
             "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">",
-            f"<title>{escape(self.title)}</title><style>{STYLE}</style></head><body>",
+            f"<title>{escape(self.title)}</title><style>{PAGE_STYLE}</style></head><body>",
             f"<h1>{escape(self.title)}</h1><p>{escape(self.introduction)}</p>",
         ]
         for section in self.sections:

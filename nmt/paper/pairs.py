@@ -12,17 +12,17 @@ from nmt.analysis.figures import (
     POSITIVE,
     Drawing,
     Picture,
-    Weights,
     coloured,
 )
 from nmt.analysis.pairs import PairBatch, SegmentedPair, batch_attention
 from nmt.analysis.plotting import legend, new_figure, styled
 from nmt.checkpoint.model_directory import LoadedModel, load_model
 from nmt.data.text import read_text
+from nmt.decoding.alignment import Weights
 from nmt.model.observe import Site
 
 SHOWN = 2  # pairs of each quality
-WORDS = (4, 14)  # of a readable pair, on both sides
+READABLE_WORDS = (4, 14)  # of a readable pair, on both sides
 CELL = 0.19  # inches
 
 
@@ -45,7 +45,9 @@ def read_ranked(source: Path, target: Path, scores: Path) -> list[RankedPair]:
     texts = zip(read_text(source), read_text(target), rows, strict=True)
     for number, (one, other, row) in enumerate(texts, start=1):
         null_rate, log_probability = (float(row[place]) for place in places)
-        readable = all(WORDS[0] <= len(text.split()) <= WORDS[1] for text in (one, other))
+        readable = all(
+            READABLE_WORDS[0] <= len(text.split()) <= READABLE_WORDS[1] for text in (one, other)
+        )
         if readable and null_rate == null_rate:
             pairs.append(RankedPair(number, one, other, null_rate, log_probability))
     return sorted(pairs, key=lambda pair: pair.null_rate)

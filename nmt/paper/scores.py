@@ -14,7 +14,7 @@ from typing import Any
 from nmt.data.text import LineWriter, read_text
 from nmt.errors import DataError
 
-HEADER = ("task", "variant", "seed", "name", "value")
+SCORES_HEADER = ("task", "variant", "seed", "name", "value")
 # Lists of sentences, and paths of machines, are no scores.
 LEFT_OUT = ("roles", "path", "name", "null_after")
 
@@ -84,7 +84,7 @@ def write_scores(path: Path, runs: list[RunScores]) -> None:
 
 def score_lines(runs: list[RunScores]) -> Iterator[str]:
     """The lines of the file."""
-    yield "\t".join(HEADER)
+    yield "\t".join(SCORES_HEADER)
     for run in runs:
         for name, value in run.values.items():
             shown = json.dumps(value, ensure_ascii=False)
@@ -107,8 +107,8 @@ def read_file(path: Path) -> dict[tuple[str, str, int], RunScores]:
     """The runs of one file by task, variant and seed."""
     runs: dict[tuple[str, str, int], RunScores] = {}
     lines = read_text(path)
-    if tuple(next(lines, "").split("\t")) != HEADER:
-        raise DataError(f"{path}:1: expected the columns {', '.join(HEADER)}")
+    if tuple(next(lines, "").split("\t")) != SCORES_HEADER:
+        raise DataError(f"{path}:1: expected the columns {', '.join(SCORES_HEADER)}")
     for number, line in enumerate(lines, start=2):
         cells = line.split("\t")
         try:
@@ -117,7 +117,8 @@ def read_file(path: Path) -> dict[tuple[str, str, int], RunScores]:
             parsed = json.loads(value)
         except ValueError as error:
             raise DataError(
-                f"{path}:{number}: expected {', '.join(HEADER)} with a value in JSON; got {line!r}"
+                f"{path}:{number}: expected {', '.join(SCORES_HEADER)} with a value in JSON; "
+                f"got {line!r}"
             ) from error
         runs.setdefault(key, RunScores(*key)).values[name] = parsed
     if not runs:

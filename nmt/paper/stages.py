@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nmt.analysis.figures import Picture
-from nmt.analysis.results import TYPES
+from nmt.analysis.results import ATTENTION_TYPES
 from nmt.data.text import LineWriter, read_text
-from nmt.paper.collect import ALIGNMENT, ANALYSIS, read_document
+from nmt.paper.collect import ALIGNMENT_DIRECTORY, ANALYSIS_DIRECTORY, read_document
 from nmt.paper.pairs import pairs_picture, read_ranked
 from nmt.recipes.grid import Cell, read_status
 from nmt.recipes.stages import FailedError, Run, command, file_digest, run_stage, with_stamp
@@ -50,7 +50,7 @@ def analyze_cells(cells: Sequence[Cell], gold: GoldText | None) -> int | None:
 
 def align(run: Run, gold: GoldText) -> None:
     """Compare the attention of a run with gold alignments."""
-    output = run.config.run_dir / ALIGNMENT
+    output = run.config.run_dir / ALIGNMENT_DIRECTORY
     files = (run.model / "MANIFEST.json", gold.source, gold.target, gold.gold)
     inputs = [*(file_digest(path) for path in files), str(gold.first), str(gold.development)]
     texts = ["--source", str(gold.source), "--target", str(gold.target), "--gold", str(gold.gold)]
@@ -63,7 +63,7 @@ def align(run: Run, gold: GoldText) -> None:
 
 def attends_to_nothing(run: Run) -> bool:
     """Whether cross-attention of an analysed run can be null."""
-    document = read_document(run.config.run_dir / ANALYSIS / "analysis.json")
+    document = read_document(run.config.run_dir / ANALYSIS_DIRECTORY / "analysis.json")
     return document is not None and bool(document["models"][0]["nullable"]["cross"])
 
 
@@ -78,7 +78,7 @@ def first_of_each(grid: Sequence[Sequence[Cell]]) -> list[Cell]:
 
 def analysis_folder(cell: Cell) -> Path:
     """The folder of the analysis of a run."""
-    return cell.run.config.run_dir / ANALYSIS
+    return cell.run.config.run_dir / ANALYSIS_DIRECTORY
 
 
 def head_pictures(grid: Sequence[Sequence[Cell]]) -> list[Picture]:
@@ -121,7 +121,7 @@ def role_tables(grid: Sequence[Sequence[Cell]]) -> list[Table]:
 def role_row(cell: Cell, type_: str, layer: int, role: dict[str, Any]) -> list[str]:
     """A head with a role."""
     example = role["examples"][0]["text"] if role["examples"] else ""
-    labels = [cell.variant, str(cell.seed), TYPES[type_], str(layer), str(role["head"])]
+    labels = [cell.variant, str(cell.seed), ATTENTION_TYPES[type_], str(layer), str(role["head"])]
     return [*labels, role["role"], f"{role['score']:.2f}", example]
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from nmt.analysis.results import TYPES
+from nmt.analysis.results import ATTENTION_TYPES
+from nmt.analysis.tables import MEANS
 from nmt.bench.paper import SPEEDS, flops_crossover, rela_flops, softmax_flops
 from nmt.evaluation import TOKENIZED_BLEU
 from nmt.paper.average import Variants, number
@@ -15,8 +16,8 @@ from nmt.recipes.table_text import DASH, show, signed
 from nmt.tables import Table
 
 MISSING = "missing"
-MEANS = ("AoL", "AoH")
-LENGTHS = (10, 25, 50, 100, 200, 400, 800, 1000, 2000)
+
+FLOPS_LENGTHS = (10, 25, 50, 100, 200, 400, 800, 1000, 2000)
 PAPER_SIZE = (512, 8)  # width and heads of Transformer base
 
 
@@ -114,7 +115,7 @@ def flops_table(sizes: Sequence[tuple[int, int]]) -> Table:
     rows = []
     for dim, heads in dict.fromkeys([PAPER_SIZE, *sizes]):
         crossover = flops_crossover(heads=heads, dim=dim)
-        for length in sorted({*LENGTHS, round(crossover)}):
+        for length in sorted({*FLOPS_LENGTHS, round(crossover)}):
             counts = softmax_flops(length, heads=heads), rela_flops(length, heads=heads, dim=dim)
             mark = "crossover" if length == round(crossover) else ""
             cells = [*(f"{count:,}" for count in counts), f"{counts[1] / counts[0]:.2f}", mark]
@@ -161,7 +162,7 @@ def diversity_table(variants: Variants) -> Table:
         for temperature in temperatures:
             cells = []
             theirs = published.get(temperature, (None, None, None))
-            for type_, other in zip(TYPES, theirs, strict=True):
+            for type_, other in zip(ATTENTION_TYPES, theirs, strict=True):
                 ours = mean_diversity(runs, type_, temperature)
                 shown = show(ours, decimals=2) or MISSING
                 cells += [shown, plain(other, 2), difference(ours, other, 2)]

@@ -43,7 +43,7 @@ ZIP_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 # Everything that the parsers raise on damaged bytes. Found by mutating archives: they also let
 # errors of their own arithmetic, decoding and allocation through.
-DAMAGED = (
+ARCHIVE_ERRORS = (
     EOFError,
     ValueError,  # includes UnicodeDecodeError
     LookupError,
@@ -95,7 +95,7 @@ def _one_line_errors(name: str) -> Iterator[None]:
     """Raise DataError for whatever a parser raises on damaged bytes."""
     try:
         yield
-    except DAMAGED as error:
+    except ARCHIVE_ERRORS as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{name}: the archive is damaged, or no archive ({reason})") from error
 

@@ -35,7 +35,7 @@ OTHER_SCRIPT, DUPLICATE = "in another script", "duplicate"
 NO_SEPARATOR = "no separator"
 
 HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]")
-BLANKS = re.compile("[ \t\u00a0\u3000]+")
+SPACES = re.compile("[ \t\u00a0\u3000]+")
 HAN_PER_WORD = 1.6  # characters; a usual mean for segmented Chinese news
 
 # Old Romanian text has letters with a cedilla where the language has a comma below.
@@ -217,7 +217,7 @@ def make_normalizer(rules: CleaningRules, language: str) -> Callable[[str], str]
         for step in steps:
             text = step(text)
         # Tabs and the like would become words of their own further on.
-        return BLANKS.sub(" ", text).strip(" ")
+        return SPACES.sub(" ", text).strip(" ")
 
     return normalize
 

@@ -32,7 +32,7 @@ UNPACKED = "unpacked"
 
 
 @dataclass(frozen=True)
-class Layout:
+class RecipeFiles:
     """The files of the text of a recipe."""
 
     directory: Path  # data/NAME
@@ -57,7 +57,7 @@ class Found:
     sha256: str
 
 
-def build_corpus(recipe: Recipe, layout: Layout, *, provided: Path | None) -> None:
+def build_corpus(recipe: Recipe, layout: RecipeFiles, *, provided: Path | None) -> None:
     """Make train, validation and test text unless that has been done with the same inputs."""
     if provided is not None and not provided.is_dir():
         raise DataError(f"--data {provided}: expected a directory with files of the recipe")
@@ -79,7 +79,7 @@ def build_corpus(recipe: Recipe, layout: Layout, *, provided: Path | None) -> No
 class Builder:
     """One making of the text of a recipe."""
 
-    def __init__(self, recipe: Recipe, layout: Layout, provided: Path | None) -> None:
+    def __init__(self, recipe: Recipe, layout: RecipeFiles, provided: Path | None) -> None:
         self.recipe = recipe
         self.layout = layout
         self.provided = provided

@@ -29,7 +29,7 @@ from nmt.storage.lock import take_lock
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 18
-MOST_BYTES = 100 << 30  # of a file whose size nobody says
+DOWNLOAD_MAX_BYTES = 100 << 30  # of a file whose size nobody says
 MOST_ATTEMPTS = 1000  # in all; those that bring no byte are counted apart
 CHECKSUMS = "checksums.json"
 RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -201,7 +201,7 @@ def _copy(
 ) -> None:
     """Append the body to `part`, as it arrives."""
     part.seek(offset)
-    most = MOST_BYTES if total is None else total
+    most = DOWNLOAD_MAX_BYTES if total is None else total
     with progress_bar(total=total, unit="B", description=name, initial=offset) as bar:
         while True:
             try:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 Hashes = npt.NDArray[np.uint64]
 SMALLEST = 1 << 16
-STEP = np.uint64(1)
+NEXT_SLOT = np.uint64(1)
 
 
 def hash_pair(source: str, target: str) -> int:
@@ -27,7 +27,7 @@ class HashSet:
         return self._count
 
     def add(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Add hashes; returns for each whether it is new. Of equal ones only the first is new."""
+        """Add hashes; returns for each whether it is new. Only the first of equal ones is."""
         while 2 * (self._count + len(hashes)) > len(self._table):
             self._grow()
         unique, first = np.unique(hashes, return_index=True)
@@ -49,7 +49,7 @@ class HashSet:
             table[places[empty]] = hashes[waiting[empty]]
             mine = table[places] == hashes[waiting]
             new[waiting[empty & mine]] = True
-            waiting, places = waiting[~mine], (places[~mine] + STEP) & mask
+            waiting, places = waiting[~mine], (places[~mine] + NEXT_SLOT) & mask
         return new
 
     def _grow(self) -> None:

@@ -7,14 +7,14 @@ CPU rates were measured on two cores of a current server.
 from nmt.config.config import Config, ModelConfig
 from nmt.data.encoding import available_cores
 
-VOCABULARY = 32_000  # when it is not known yet
+UNKNOWN_VOCABULARY = 32_000  # when it is not known yet
 GPU_FLOPS = (36e12, 96e12)  # operations per second of one GPU, slow and fast
 GPU_EFFICIENCY = 0.85  # of several GPUs together
 CPU_FLOPS = (30e9, 50e9)  # of one core
 LINES = (1_000, 2_500)  # per second that one core cleans, tokenises and encodes
 
 
-def flops_per_token(model: ModelConfig, vocabulary: int = VOCABULARY) -> float:
+def flops_per_token(model: ModelConfig, vocabulary: int = UNKNOWN_VOCABULARY) -> float:
     """Operations of the matrix products for one target token, forward and backward."""
     encoder = model.encoder_layers * (4 * model.dim**2 + 2 * model.dim * model.feed_forward_dim)
     decoder = model.decoder_layers * (8 * model.dim**2 + 2 * model.dim * model.feed_forward_dim)
@@ -25,14 +25,14 @@ def training_hours(config: Config, gpus: int, cores: int) -> tuple[float, float]
     """The least and the most hours that the updates of a run will take."""
     train = config.train
     tokens = train.max_updates * train.batch_tokens * train.accumulate
-    vocabulary = min(VOCABULARY, config.data.subword.merges or VOCABULARY)
+    vocabulary = min(UNKNOWN_VOCABULARY, config.data.subword.merges or UNKNOWN_VOCABULARY)
     work = tokens * flops_per_token(config.model, vocabulary)
     if gpus:
         together = gpus * (GPU_EFFICIENCY if gpus > 1 else 1.0)
-        slow, quick = (rate * together for rate in GPU_FLOPS)
+        slow, fast = (rate * together for rate in GPU_FLOPS)
     else:
-        slow, quick = (rate * cores for rate in CPU_FLOPS)
-    return work / quick / 3600, work / slow / 3600
+        slow, fast = (rate * cores for rate in CPU_FLOPS)
+    return work / fast / 3600, work / slow / 3600
 
 
 def training_estimate(config: Config, gpus: int) -> str:

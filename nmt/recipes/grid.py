@@ -20,9 +20,9 @@ from nmt.recipes.variants import configs_of, find_variant, make_run, variants
 
 logger = logging.getLogger(__name__)
 
-STAGES: tuple[StageName, ...] = ("train", "average", "translate", "score")  # after prepare
+CELL_STAGES: tuple[StageName, ...] = ("train", "average", "translate", "score")  # after prepare
 DIVERGED = "diverged"  # in results: a stage after training met numbers that are not finite
-RESERVED = ("seed", "run_dir")
+GRID_KEYS = ("seed", "run_dir")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def make_grid(
     it. `runs` is another directory for all of them.
     """
     for setting in settings:
-        if setting.partition("=")[0] in RESERVED:
+        if setting.partition("=")[0] in GRID_KEYS:
             raise ConfigError(f"{setting}: every run has its own; use --seeds and --runs")
     configs = configs_of(directory)
     paths = [find_variant(configs, name) for name in names] or sorted(variants(configs))
@@ -141,7 +141,7 @@ def run_grid(grid: Sequence[Sequence[Cell]]) -> int | None:
         try:
             # Scores of single runs are for the log: standard output is for the table.
             with contextlib.redirect_stdout(sys.stderr):
-                for name in STAGES:
+                for name in CELL_STAGES:
                     run_stage(name, run)
         except FailedError as error:
             # With several processes the launcher has an exit code of its own.
@@ -216,7 +216,7 @@ def count_parameters(run: Run) -> int | None:
                 shapes = [file.get_slice(name).get_shape() for name in file.offset_keys()]
             return sum(int(math.prod(shape)) for shape in shapes)
         except (OSError, SafetensorError):
-            continue  # the table is about other things: a blank will do
+            continue  # the table is about other things: an empty cell will do
     return None
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from nmt.errors import DataError
 
-MOST_BYTES = 100_000_000
+SGM_MAX_BYTES = 100_000_000
 ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 
 TAG = re.compile(r"<(doc|seg)\b([^<>]*)>", re.IGNORECASE)
 END = re.compile(r"</seg\s*>", re.IGNORECASE)
 ATTRIBUTE = re.compile(r"""\b(docid|id)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.IGNORECASE)
 ENTITY = re.compile(r"&(?:([a-z]+)|#([0-9]{1,7})|#x([0-9a-fA-F]{1,6}));")
-BLANKS = re.compile(r"[ \t\r\n]+")
+WHITE_SPACE = re.compile(r"[ \t\r\n]+")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def read_segments(path: Path) -> list[Segment]:
         if end is None or (following is not None and following.start() < end.start()):
             line = text.count("\n", 0, tag.start()) + 1
             raise DataError(f"{path}:{line}: a <seg> that has no </seg>")
-        content = BLANKS.sub(" ", unescape(text[position : end.start()])).strip(" ")
+        content = WHITE_SPACE.sub(" ", unescape(text[position : end.start()])).strip(" ")
         segments.append(Segment(document, attributes.get("id", ""), content))
         position = end.end()
     if not segments:
@@ -80,8 +80,8 @@ def unescape(text: str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise DataError(f"{path}: expected a test set, got more than {MOST_BYTES} bytes")
+        if path.stat().st_size > SGM_MAX_BYTES:
+            raise DataError(f"{path}: expected a test set, got more than {SGM_MAX_BYTES} bytes")
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error

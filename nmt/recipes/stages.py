@@ -10,14 +10,14 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from nmt.config.config import Config
 from nmt.config.loading import load_config, parse_config
 from nmt.data.text import LineWriter, read_text
 from nmt.data.tokenizer import make_tokenizer
 from nmt.errors import ConfigError, StorageError
-from nmt.recipes.corpus import Layout, build_corpus, free_gigabytes
+from nmt.recipes.corpus import RecipeFiles, build_corpus, free_gigabytes
 from nmt.recipes.estimates import preparation_estimate, training_estimate
 from nmt.recipes.recipe import Recipe
 from nmt.storage.hashing import bytes_sha256, file_sha256
@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 REQUEUE = getattr(signal, "SIGUSR1", None)  # how SLURM asks to stop; Windows has no such signal
 
 StageName = Literal["prepare", "train", "average", "translate", "score", "analyze"]
-STAGES: tuple[StageName, ...] = get_args(StageName)
 AVERAGED = 5
 
 
@@ -44,7 +43,7 @@ class Run:
     """One variant of one recipe."""
 
     recipe: Recipe
-    layout: Layout
+    layout: RecipeFiles
     config_path: Path
     overrides: tuple[str, ...]
     config: Config
@@ -328,7 +327,9 @@ def batch_overrides(run: Run) -> list[str]:
     return [f"train.batch_tokens={before.batch_tokens}", f"train.accumulate={before.accumulate}"]
 
 
-def load_run_config(path: Path, overrides: Sequence[str], layout: Layout, recipe: Recipe) -> Config:
+def load_run_config(
+    path: Path, overrides: Sequence[str], layout: RecipeFiles, recipe: Recipe
+) -> Config:
     """The config of a variant, which has to read the text that the recipe makes."""
     config = load_config(path, overrides)
     wanted = [*layout.pair("train"), *layout.pair(recipe.validation.name)]

@@ -10,7 +10,7 @@ import nmt
 from nmt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nmt.recipes.corpus import Layout
+    from nmt.recipes.corpus import RecipeFiles
     from nmt.recipes.stages import Run
 
 PACKAGED = Path(nmt.__file__).parent / "builtin" / "recipes"  # a wheel has them, a clone has not
@@ -26,7 +26,7 @@ def make_run(
     provided: Path | None = None,
 ) -> "Run":
     """A variant (None: the recipe's own choice) of the recipe in a directory, with settings."""
-    from nmt.recipes.corpus import Layout
+    from nmt.recipes.corpus import RecipeFiles
     from nmt.recipes.recipe import load_recipe
     from nmt.recipes.stages import Run, load_run_config
 
@@ -41,7 +41,7 @@ def make_run(
     task = directory.name if recipe_name == "recipe" else f"{directory.name}-{recipe_name}"
     root = root_of(directory)
     data = root / "data"
-    layout = Layout(data / task, data / "downloads", recipe.languages)
+    layout = RecipeFiles(data / task, data / "downloads", recipe.languages)
     overrides = [*recipe.overrides]
     if task != directory.name or root != directory.parent.parent:
         runs = root / "runs" / task
@@ -96,7 +96,7 @@ def list_variants(directory: Path) -> list[str]:
     raise ConfigError(f"no variants of {directory.name}: looked for {configs / '*.yaml'}")
 
 
-def other_paths(layout: "Layout", validation: str, runs: Path, variant: str) -> list[str]:
+def other_paths(layout: "RecipeFiles", validation: str, runs: Path, variant: str) -> list[str]:
     """The settings that point a config at the text of another recipe of the same task."""
     train, valid = layout.pair("train"), layout.pair(validation)
     return [

@@ -70,7 +70,7 @@ class Api:
         self.check_length(wanted.texts)
         work = translate_texts(self.waiting, model, wanted.texts, wanted.alternatives)
         found = await self.finish(work)
-        answer = describe(found, single=wanted.single, alternatives=wanted.alternatives)
+        answer = translation_answer(found, single=wanted.single, alternatives=wanted.alternatives)
         if (wanted.choice.source or "").lower() == "auto":
             answer["detectedLanguage"] = {"confidence": 0, "language": model.source}
         if self.log_text:
@@ -202,7 +202,9 @@ class Api:
             raise RefusedError(504, f"not finished within {seconds:g} seconds") from None
 
 
-def describe(found: list[TranslatedText], *, single: bool, alternatives: int) -> dict[str, Any]:
+def translation_answer(
+    found: list[TranslatedText], *, single: bool, alternatives: int
+) -> dict[str, Any]:
     """The answer of LibreTranslate, with warnings where there are any."""
     best = [text.translations[0] for text in found]
     others = [list(text.translations[1:]) for text in found]

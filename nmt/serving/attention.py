@@ -25,7 +25,7 @@ from nmt.analysis.pairs import (
     run_batch,
     split_attention,
 )
-from nmt.analysis.results import TYPES, ModelResult, learned_names
+from nmt.analysis.results import ATTENTION_TYPES, ModelResult, learned_names
 from nmt.analysis.statistics import AttentionStatistics
 from nmt.checkpoint.model_directory import LoadedModel
 from nmt.config.search_options import SearchOptions
@@ -66,13 +66,13 @@ def attention_of_pair(
         path="",
         parameters=0,
         attention=loaded.config.model.attention_labels(),
-        nullable={type_: type_ in nullable for type_ in TYPES},
+        nullable={type_: type_ in nullable for type_ in ATTENTION_TYPES},
         statistics=statistics,
     )
     grid = HeadGrid(loaded.config.model.decoder_layers, loaded.config.model.heads)
     head = grid.choice(grid.place(alignment))
     return {
-        "types": TYPES,
+        "types": ATTENTION_TYPES,
         "learned": learned_names([result]),
         "sentences": [source],
         "models": [model_data(0, result, codec, [seen])],
@@ -89,7 +89,7 @@ def attention_of_pair(
         "alignment_head": {"layer": head.layer, "head": head.head, "shifted": head.shifted},
         "null_rates": {
             type_: [layer["heads"]["null_rate"] for layer in result.layers(type_)]
-            for type_ in TYPES
+            for type_ in ATTENTION_TYPES
             if type_ in nullable
         },
     }

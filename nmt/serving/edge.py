@@ -15,7 +15,7 @@ from nmt.serving.metrics import ServerMetrics
 access = logging.getLogger("nmt.serving.access")
 
 # The page loads only its own files, and no other page can show it.
-HEADERS = {
+RESPONSE_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -38,7 +38,7 @@ class Edge:
         self.app = app
         self.metrics = metrics
         self.paths = paths  # those that are counted by themselves
-        self.headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+        self.headers = [(name.encode(), value.encode()) for name, value in RESPONSE_HEADERS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start, status = time.monotonic(), CLIENT_GONE

@@ -16,7 +16,7 @@ from nmt.data.text import read_text
 from nmt.errors import DataError
 from nmt.serving.waiting import RefusedError
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 LEAST_LENGTH = 16  # characters of a key
 MAX_RATE = 1_000_000
 
@@ -87,7 +87,7 @@ class Keys:
 def read_key(fields: Sequence[str], place: str) -> Key:
     """The key of a line; messages never show it."""
     expected = f"{place}: expected `NAME KEY [REQUESTS_PER_MINUTE]`"
-    if len(fields) not in (2, 3) or NAME.fullmatch(fields[0]) is None:
+    if len(fields) not in (2, 3) or KEY_NAME.fullmatch(fields[0]) is None:
         raise DataError(expected)
     if len(fields[1]) < LEAST_LENGTH:
         raise DataError(f"{place}: expected a key of at least {LEAST_LENGTH} characters")

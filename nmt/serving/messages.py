@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-LENGTH = struct.Struct(">I")
+LENGTH_PREFIX = struct.Struct(">I")
 
 Message = dict[str, Any]
 
@@ -44,20 +44,20 @@ class WorkerPlan:
 def encode_message(message: Message) -> bytes:
     """The bytes of a message."""
     content = json.dumps(message, separators=(",", ":")).encode()
-    return LENGTH.pack(len(content)) + content
+    return LENGTH_PREFIX.pack(len(content)) + content
 
 
 def read_message(stream: BinaryIO) -> Message | None:
     """The next message of a stream, or None at its end."""
-    header = stream.read(LENGTH.size)
-    if len(header) < LENGTH.size:
+    header = stream.read(LENGTH_PREFIX.size)
+    if len(header) < LENGTH_PREFIX.size:
         return None
-    (size,) = LENGTH.unpack(header)
+    (size,) = LENGTH_PREFIX.unpack(header)
     content = stream.read(size)
     return None if len(content) < size else dict(json.loads(content))
 
 
 async def receive_message(reader: asyncio.StreamReader) -> Message:
     """The next message of a worker; raises IncompleteReadError when there is none."""
-    (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    (size,) = LENGTH_PREFIX.unpack(await reader.readexactly(LENGTH_PREFIX.size))
     return dict(json.loads(await reader.readexactly(size)))

@@ -35,7 +35,7 @@ CHOICE = {
     "model": optional("name of a model, instead of languages"),
     "api_key": optional("key, if the server needs one; or as Authorization: Bearer KEY"),
 }
-TRANSLATION = fields(
+TRANSLATION_REQUEST = fields(
     ["q"],
     q={
         "anyOf": [TEXT, array(TEXT)],
@@ -48,7 +48,7 @@ TRANSLATION = fields(
         "description": "number of other translations, less than the beam",
     },
 )
-ATTENTION = fields(
+ATTENTION_REQUEST = fields(
     ["q"],
     q={"type": "string", "description": "a sentence of at most 128 subwords"},
     target_text=optional("text to read in place of the translation"),
@@ -157,15 +157,15 @@ def describe_api(limits: ServerLimits, root_path: str) -> Schema:
         },
         "servers": [{"url": root_path or "/"}],
         "paths": {
-            "/translate": posted("Translate texts", TRANSLATION, "the translations", plain,
+            "/translate": posted("Translate texts", TRANSLATION_REQUEST, "the translations", plain,
                                  reference("Translation")),
             "/translate/stream": posted(
-                "Translate a long text, as server-sent events", TRANSLATION,
+                "Translate a long text, as server-sent events", TRANSLATION_REQUEST,
                 "one event per line: line, translatedText; then the event end, or error",
                 "text/event-stream", fields(["data"], event=TEXT, data=TEXT),
             ),
-            "/attention": posted("Attention, links and probabilities of a sentence", ATTENTION,
-                                 "all heads", plain, reference("Attention")),
+            "/attention": posted("Attention, links and probabilities of a sentence",
+                                 ATTENTION_REQUEST, "all heads", plain, reference("Attention")),
             "/languages": read("Languages that are served", plain, reference("Languages")),
             "/models": read("Models that are served", plain, reference("Models")),
             "/frontend/settings": read("Settings for clients of LibreTranslate", plain,

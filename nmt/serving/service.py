@@ -12,7 +12,7 @@ from nmt.serving.messages import ServedModel
 from nmt.serving.waiting import Answer, BatchKind, RefusedError, Submission, WaitingLines
 
 LINE_END = re.compile(r"(\r?\n)")
-WINDOW = 256  # lines of a stream that are in the queue at a time
+STREAM_WINDOW = 256  # lines of a stream that are in the queue at a time
 BUSY_PAUSE = 0.05  # seconds until a stream tries again to put lines into a full queue
 
 
@@ -103,12 +103,12 @@ async def translate_lines(
     kind = BatchKind("translate", model.name)
     submissions: deque[Submission] = deque()
     try:
-        for start in range(0, len(lines) + WINDOW, WINDOW):
+        for start in range(0, len(lines) + STREAM_WINDOW, STREAM_WINDOW):
             async with asyncio.timeout(seconds):
                 while submissions and waiting.full:
                     await asyncio.sleep(BUSY_PAUSE)
             if start < len(lines):
-                submissions.append(waiting.submit(kind, lines[start : start + WINDOW]))
+                submissions.append(waiting.submit(kind, lines[start : start + STREAM_WINDOW]))
             if start > 0:
                 for item in submissions[0].items:
                     async with asyncio.timeout(seconds):

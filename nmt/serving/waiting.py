@@ -14,7 +14,7 @@ from typing import Any
 BATCH_LINES = 128
 BATCH_CHARACTERS = 16_000  # workers cut batches further, by subwords
 MOST_WAITS = 6  # of a worker for further lines
-ATTEMPTS = 2  # workers that may end unexpectedly while they work on the same line
+MAX_ENDINGS = 2  # workers that may end unexpectedly while they work on the same line
 RETRY_AFTER = 5  # seconds after which a client may try again
 
 Answer = dict[str, Any]
@@ -130,9 +130,9 @@ class WaitingLines:
         """Let lines be tried again, each by itself, after their worker ended unexpectedly."""
         for item in batch.items:
             item.endings += 1
-            if item.endings >= ATTEMPTS:
+            if item.endings >= MAX_ENDINGS:
                 item.refuse(
-                    RefusedError(500, f"{ATTEMPTS} workers ended while they worked on this text")
+                    RefusedError(500, f"{MAX_ENDINGS} workers ended while they worked on this text")
                 )
         again = [item for item in batch.items if not item.answer.done()]
         self._add([Submission(batch.kind, [item]) for item in again])

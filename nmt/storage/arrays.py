@@ -21,7 +21,7 @@ from nmt.errors import IntegrityError, UserError
 from nmt.storage.directories import Writer
 from nmt.storage.manifest import parse_json, reading
 
-DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype(np.float32), "I8": np.dtype(np.int8)}
+ARRAY_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype(np.float32), "I8": np.dtype(np.int8)}
 MAX_HEADER_BYTES = 10_000_000
 MOST_PROBLEMS = 5  # that a message names
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -116,7 +116,7 @@ class ArrayFile:
         """The checked entry of an array: all its numbers are in the file, and aligned."""
         match entry:
             case {"dtype": str(kind), "shape": list(shape), "data_offsets": [int(first), int(end)]}:
-                dtype, place = DTYPES.get(kind), self._first + first
+                dtype, place = ARRAY_DTYPES.get(kind), self._first + first
                 if (
                     dtype is not None
                     and all(type(size) is int and size >= 0 for size in shape)

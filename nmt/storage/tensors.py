@@ -20,7 +20,7 @@ from nmt.storage.arrays import check_specs, read_header, write_safetensors
 from nmt.storage.directories import Writer
 from nmt.storage.manifest import reading
 
-DTYPES = {
+TENSOR_DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
@@ -90,9 +90,9 @@ class TensorFile:
     def _spec(self, key: str) -> TensorSpec:
         view = self._file.get_slice(key)
         shape = view.get_shape()
-        if view.get_dtype() not in DTYPES or len(shape) > MAX_DIMENSIONS:
+        if view.get_dtype() not in TENSOR_DTYPES or len(shape) > MAX_DIMENSIONS:
             raise IntegrityError(f"{self.name}: tensor {key!r:.80} has an unknown dtype or shape")
-        return TensorSpec(DTYPES[view.get_dtype()], tuple(shape))
+        return TensorSpec(TENSOR_DTYPES[view.get_dtype()], tuple(shape))
 
     def tensor(self, key: str) -> Tensor:
         """A copy of one tensor in memory."""

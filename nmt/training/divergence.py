@@ -16,15 +16,13 @@ from nmt.data.corpus import EncodedCorpus
 from nmt.data.vocabulary import PAD
 from nmt.errors import DivergedError
 from nmt.training.loss import TranslationLoss
-from nmt.training.state import SUMS, TrainingState
+from nmt.training.state import SUM_NAMES, TrainingState
 from nmt.training.update import UpdateResult, grow_or_shrink_scale, loss_inputs
 
 logger = logging.getLogger(__name__)
 
-Floats = npt.NDArray[np.float64]
-
 SKIPS_ALLOWED = 10  # consecutive updates with non-finite numbers
-WINDOW = 50  # updates whose mean loss is compared
+LOSS_WINDOW = 50  # updates whose mean loss is compared
 HIGH_WINDOWS_ALLOWED = 2
 SMALLEST_LOSS_SCALE = 1e-4
 # A run has learned nothing to speak of while its loss has not come this far from that of a model
@@ -81,7 +79,7 @@ class Watch:
     ) -> None:
         self.loss = loss
         self.state = state
-        self.warn_every = math.ceil(max(2 * warmup, UPDATES_TO_LEARN) / WINDOW) * WINDOW
+        self.warn_every = math.ceil(max(2 * warmup, UPDATES_TO_LEARN) / LOSS_WINDOW) * LOSS_WINDOW
         self.loss_bounds = cache(loss_bounds)
         self.scaled = precision == "float16"
         self.device = next(loss.parameters()).device
@@ -127,9 +125,9 @@ class Watch:
             )
 
     def judge(self, sums: list[float]) -> None:
-        """Take the sums over the last WINDOW updates, over all processes."""
+        """Take the sums over the last LOSS_WINDOW updates, over all processes."""
         state = self.state
-        values = dict(zip(SUMS, sums, strict=True))
+        values = dict(zip(SUM_NAMES, sums, strict=True))
         if not values["tokens"]:
             return
         loss = values["loss"] / values["tokens"]
@@ -206,7 +204,7 @@ def loss_bounds(corpus: EncodedCorpus, *, vocabulary_size: int, smoothing: float
     )
 
 
-def smoothed_entropy(probabilities: Floats, smoothing: float) -> float:
+def smoothed_entropy(probabilities: npt.NDArray[np.float64], smoothing: float) -> float:
     """The lowest label-smoothed loss of a model that knows these probabilities [V] and no more."""
     wanted = (1.0 - smoothing) * probabilities + smoothing / len(probabilities)
     wanted = wanted[wanted > 0.0]

@@ -17,7 +17,7 @@ OVERVIEW = {
     "validation/bleu",
     "validation/chrf",
 }
-ATTENTION = ("attention", "alignment_head")
+ATTENTION_RECORDS = ("attention", "alignment_head")
 
 
 def is_tensorboard_installed() -> bool:
@@ -72,7 +72,7 @@ def tags(event: str, name: str) -> list[str]:
     The few that are looked at most are also in the first group, and attention is in one of its own.
     """
     group, _, rest = name.partition("/")
-    if rest and group in ATTENTION:
+    if rest and group in ATTENTION_RECORDS:
         return [f"{event}_attention/{name if group != 'attention' else rest}"]
     found = [f"{event}/{name}"]
     return [f"overview/{event}_{name}", *found] if f"{event}/{name}" in OVERVIEW else found

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from nmt.config.config import METRICS_FILE
 from nmt.errors import UserError
 from nmt.storage.files import open_flags
 from nmt.training.event_file import (
@@ -21,7 +22,6 @@ from nmt.training.event_file import (
 )
 from nmt.training.failures import WriteFailures
 
-METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 LOG = "train.log"
 
@@ -40,7 +40,7 @@ class RunLog:
 
     def __init__(self, run_dir: Path, *, update: int, failures: WriteFailures) -> None:
         self.failures = failures
-        self.metrics = AppendedFile(run_dir / METRICS)
+        self.metrics = AppendedFile(run_dir / METRICS_FILE)
         self.handler = LogFile(AppendedFile(run_dir / LOG), failures)
         failures.attempt(self.metrics.path, lambda: forget_after(self.metrics.path, update))
         self.board: AppendedFile | None = None
@@ -52,7 +52,7 @@ class RunLog:
             logger.info(
                 "tensorboard is not installed, so no file is written for it (pip install "
                 "'nmt[tensorboard]'); %s has all numbers",
-                METRICS,
+                METRICS_FILE,
             )
 
     def begin_board(self, board: "AppendedFile") -> None:

@@ -6,7 +6,6 @@ Weights, their gradients, Adam's state, norms and losses are float32 in every pr
 
 import logging
 from dataclasses import replace
-from typing import Literal
 
 import torch
 
@@ -17,8 +16,7 @@ from nmt.ops.native.bfloat16 import missing_products
 
 logger = logging.getLogger(__name__)
 
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
-HALF_PRECISION = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+HALF_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def with_precision(config: Config, device: torch.device, *, begun: Config | None = None) -> Config:
@@ -27,7 +25,7 @@ def with_precision(config: Config, device: torch.device, *, begun: Config | None
     That is the precision of the run if it has `begun`; else bfloat16 on a GPU that has it, and
     float32 elsewhere.
     """
-    chosen: Precision = config.train.precision
+    chosen = config.train.precision
     if chosen == "auto" and begun is not None:
         chosen = begun.train.precision
     elif chosen == "auto":

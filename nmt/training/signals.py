@@ -7,9 +7,9 @@ from types import FrameType, TracebackType
 from typing import Self
 
 # SIGUSR1 is how SLURM announces that time is nearly up; the job is queued again: all is well.
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+TRAINING_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 if hasattr(signal, "SIGUSR1"):  # not on Windows
-    EXIT_CODES[signal.SIGUSR1] = 0
+    TRAINING_EXIT_CODES[signal.SIGUSR1] = 0
 
 
 class StopRequest:
@@ -33,7 +33,7 @@ class StopRequest:
     def __enter__(self) -> Self:
         self.previous = {
             number: signal.signal(number, self.receive)
-            for number in EXIT_CODES
+            for number in TRAINING_EXIT_CODES
             if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN
         }
         return self
@@ -55,7 +55,7 @@ class StopRequest:
         """Handle a signal: remember the first, and let a second SIGINT end the process at once."""
         if self.signal:
             if number == signal.SIGINT:
-                os._exit(EXIT_CODES[signal.SIGINT])
+                os._exit(TRAINING_EXIT_CODES[signal.SIGINT])
             return
         self.signal = number
         if not self.deferred:
@@ -69,4 +69,4 @@ class StopRequest:
             self.before_leaving()
             os.write(2, message.encode())
         finally:
-            os._exit(EXIT_CODES[signal.Signals(self.signal)])
+            os._exit(TRAINING_EXIT_CODES[signal.Signals(self.signal)])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nmt.checkpoint.cadence import CAUSE, Cause
-from nmt.checkpoint.model_directory import MODEL, STATE, model_files
+from nmt.checkpoint.model_directory import STATE, WEIGHTS_FILE, model_files
 from nmt.checkpoint.optimizer import flatten_optimizer, restore_optimizer
 from nmt.config.config import Config
 from nmt.config.loading import parse_config
@@ -25,8 +25,8 @@ from nmt.training.update import Updater
 logger = logging.getLogger(__name__)
 
 OPTIMIZER = "optimizer.safetensors"
-# With an average of the weights (train.ema), MODEL holds that average, which is what one wants to
-# translate with, and this file the weights that training goes on from.
+# With an average of the weights (train.ema), WEIGHTS_FILE holds that average, which is what one
+# wants to translate with, and this file the weights that training goes on from.
 UNAVERAGED = "unaveraged.safetensors"
 
 
@@ -113,12 +113,12 @@ def restore(updater: Updater, saved: SavedRun) -> None:
             threads,
             saved.threads,
         )
-    weights = MODEL if updater.average is None else UNAVERAGED
+    weights = WEIGHTS_FILE if updater.average is None else UNAVERAGED
     with saved.directory.open(weights) as path:
         read_into(path, model.state_dict())
     if updater.average is not None:
         averaged = dict(zip(updater.average.names, updater.average.values, strict=True))
-        with saved.directory.open(MODEL) as path:
+        with saved.directory.open(WEIGHTS_FILE) as path:
             read_into(path, {**model.state_dict(), **averaged})  # frozen weights are in both files
     with saved.directory.open(OPTIMIZER) as path:
         restore_optimizer(path, updater.optimizer, model.named_parameters())

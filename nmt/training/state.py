@@ -13,7 +13,7 @@ import numpy as np
 from nmt.errors import IntegrityError
 
 # Sums over updates: for the next log line, and for the next check for divergence.
-SUMS = ("updates", "tokens", "loss", "likelihood", "gradient_norm")
+SUM_NAMES = ("updates", "tokens", "loss", "likelihood", "gradient_norm")
 NEEDED = {"update", "epoch", "position"}  # in state.json of every version
 
 
@@ -36,8 +36,8 @@ class TrainingState:
     started_from: dict[str, Any] | None = None
     loss_scale: float = 65536.0  # float16 only
     updates_since_overflow: int = 0
-    log_sums: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))
-    watch_sums: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))
+    log_sums: list[float] = field(default_factory=lambda: [0.0] * len(SUM_NAMES))
+    watch_sums: list[float] = field(default_factory=lambda: [0.0] * len(SUM_NAMES))
 
     def to_dict(self) -> dict[str, Any]:
         """The state as a dictionary for state.json; Python's floats survive JSON bit for bit.

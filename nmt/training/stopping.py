@@ -5,7 +5,7 @@ import time
 from nmt.training.distributed import Processes
 
 SECONDS_BETWEEN_QUESTIONS = 1.0
-MOST_UPDATES = 1000  # between two questions
+MAX_INTERVAL = 1000  # between two questions
 
 
 class StopAgreement:
@@ -33,6 +33,6 @@ class StopAgreement:
         number, microseconds = self.processes.maxima([own, round(1e6 * per_update)])
         self.asked_at = now
         self.updates = round(1e6 * SECONDS_BETWEEN_QUESTIONS) // max(microseconds, 1)
-        self.updates = min(max(self.updates, 1), MOST_UPDATES)
+        self.updates = min(max(self.updates, 1), MAX_INTERVAL)
         self.next = update + self.updates
         return number

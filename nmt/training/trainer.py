@@ -21,14 +21,14 @@ from nmt.errors import DivergedError, IntegrityError, StorageError
 from nmt.progress import progress_bar
 from nmt.training.averaging import average_at_end
 from nmt.training.distributed import Processes
-from nmt.training.divergence import WINDOW, Watch, loss_bounds
+from nmt.training.divergence import LOSS_WINDOW, Watch, loss_bounds
 from nmt.training.failures import WriteFailures
 from nmt.training.metrics import RunLog
 from nmt.training.pace import Pace
 from nmt.training.saving import Saver
 from nmt.training.schedule import learning_rate
-from nmt.training.signals import EXIT_CODES, StopRequest
-from nmt.training.state import SUMS, TrainingState
+from nmt.training.signals import TRAINING_EXIT_CODES, StopRequest
+from nmt.training.state import SUM_NAMES, TrainingState
 from nmt.training.stopping import StopAgreement
 from nmt.training.stream import training_stream
 from nmt.training.update import Updater
@@ -37,7 +37,7 @@ from nmt.training.validation import Inspection, Validator
 logger = logging.getLogger(__name__)
 
 STORAGE_FAILED = 1000  # larger than any signal: it counts more when processes compare
-LOSSES = slice(SUMS.index("loss"), SUMS.index("likelihood") + 1)
+LOSSES = slice(SUM_NAMES.index("loss"), SUM_NAMES.index("likelihood") + 1)
 
 
 class Trainer:
@@ -81,7 +81,7 @@ class Trainer:
         config, state = self.config, self.state
         self.log_sums = self.own_share(state.log_sums)
         self.watch_sums = self.own_share(state.watch_sums)
-        self.tokens_before = state.log_sums[SUMS.index("tokens")]
+        self.tokens_before = state.log_sums[SUM_NAMES.index("tokens")]
         self.updater.loss.train()
         with ExitStack() as stack:
             if self.processes.is_main:
@@ -106,7 +106,7 @@ class Trainer:
                 self.watch.take(result)
                 bar.update()
                 self.pace.advance(state.update)
-                if state.update % WINDOW == 0:
+                if state.update % LOSS_WINDOW == 0:
                     self.check_agreement()
                     self.watch.judge(self.total(self.watch_sums))
                     self.watch_sums.zero_()
@@ -127,7 +127,7 @@ class Trainer:
                     logger.info(
                         "stopped by a signal at update %d; run again to go on", state.update
                     )
-                    return EXIT_CODES[signal.Signals(number)]
+                    return TRAINING_EXIT_CODES[signal.Signals(number)]
             self.conclude()
         return 0
 
@@ -184,7 +184,7 @@ class Trainer:
     def log_progress(self) -> str:
         """Write the record of the updates since the last one; the short form for the bar."""
         state = self.state
-        values = dict(zip(SUMS, self.total(self.log_sums), strict=True))
+        values = dict(zip(SUM_NAMES, self.total(self.log_sums), strict=True))
         self.log_sums.zero_()
         updates, tokens = max(values["updates"], 1.0), max(values["tokens"], 1.0)
         seconds, speed = self.measure_speed(values["tokens"])

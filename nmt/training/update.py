@@ -17,7 +17,7 @@ from nmt.training.compilation import compiler_errors, training_module
 from nmt.training.distributed import Processes, data_parallel
 from nmt.training.half_copies import HalfCopies
 from nmt.training.loss import TranslationLoss
-from nmt.training.precision import HALF_PRECISION
+from nmt.training.precision import HALF_DTYPES
 from nmt.training.schedule import learning_rate
 from nmt.training.state import TrainingState, dropout_seed
 
@@ -57,7 +57,7 @@ class Updater:
             fused=True,
         )
         self.average = Average(loss.model, decay=train.ema) if train.ema else None
-        dtype = HALF_PRECISION.get(train.precision)
+        dtype = HALF_DTYPES.get(train.precision)
         self.half_copies = None if dtype is None else HalfCopies(loss.model, dtype)
         # What training calls; all else goes through `loss`.
         self.module: nn.Module = training_module(loss, config, processes, self.precision)

@@ -197,7 +197,7 @@ def prepare(parts: Sequence[Part], task: Path, data: Path) -> None:
 
 
 def new_part(part: Part, clock: str) -> dict[str, Any]:
-    """What is measured, how and on what, and no rounds yet."""
+    """A result without rounds: the measured parts, the settings and the machine."""
     return {
         "kind": part.kind,
         "size": part.size,
@@ -217,7 +217,7 @@ def is_same(earlier: dict[str, Any], now: dict[str, Any]) -> bool:
 
 
 def machine(threads: int) -> str:
-    """What it runs on."""
+    """The machine and the operating system."""
     import torch
 
     from nmt.bench.machine import describe_machine
@@ -264,7 +264,7 @@ class Driver:
         )
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What it answers to a request."""
+        """Its answer to a request."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
@@ -358,7 +358,7 @@ def matrix_rate(product: Callable[[], None], part: Part, clock: str) -> float:
 
 
 def requests_of(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What warms up, and what is measured."""
+    """The requests that warm up, and those that are measured."""
     if part.kind == "train":
         return {"updates": 1}, {"updates": part.amount}
     batches = [

@@ -43,7 +43,7 @@ BUCKET = 32768  # pairs that are sorted by length together: more than there are
 
 
 def write_data(directory: Path, vocabulary: int, data: TrainingData | None) -> None:
-    """The vocabulary, a word a line, and the training data as words (or one pair)."""
+    """The vocabulary, one word per line, and the training data as words (or one pair)."""
     directory.mkdir(parents=True, exist_ok=True)
     words = "".join(f"{WORD.format(number)}\t1\n" for number in range(FIRST_PIECE, vocabulary))
     (directory / "vocabulary.txt").write_text(words, encoding="ascii")
@@ -59,7 +59,7 @@ def write_data(directory: Path, vocabulary: int, data: TrainingData | None) -> N
 
 
 def make_configuration(directory: Path, shape: Shape) -> TrainConfig:
-    """What `eole train` would make of these settings."""
+    """The config that `eole train` would make of these settings."""
     vocabulary = str(directory / "vocabulary.txt")
     corpus = {
         "path_src": str(directory / "train.source"),

@@ -64,7 +64,7 @@ def write_data(directory: Path, data: TrainingData) -> None:
 
 
 def make_configuration(directory: Path, shape: Shape) -> Any:
-    """What fairseq-train would make of these options."""
+    """The settings that fairseq-train would make of these options."""
     settings = {
         "task": "translation",
         "source-lang": "en",

@@ -93,7 +93,7 @@ class MarianTrainer(Trainer):
 
 
 def training_options(directory: Path, arguments: argparse.Namespace) -> list[str]:
-    """What makes its model, batches and updates as those of the others."""
+    """The options that make its model, batches and updates those of the others."""
     shape = SHAPES[arguments.size]
     settings = {
         "type": "transformer",

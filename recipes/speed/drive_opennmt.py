@@ -57,7 +57,7 @@ def write_text(directory: Path, data: TrainingData) -> None:
 
 
 def make_options(directory: Path, shape: Shape) -> Any:
-    """What onmt_train would make of these options."""
+    """The options that onmt_train would make of these."""
     vocabulary = directory / "vocabulary.txt"
     settings = {
         "save_data": directory / "data",

@@ -1,4 +1,4 @@
-"""What the drivers of all toolkits share: they wait for requests and answer with measurements.
+"""The code that the drivers of all toolkits share: they answer requests with measurements.
 
 A driver is a process of its own, in the environment of its toolkit. Requests and answers are lines
 of JSON on standard input and output; whatever a toolkit prints goes to standard error.

@@ -11,7 +11,7 @@ TORCH = "torch==2.13.0"
 
 @dataclass(frozen=True)
 class Peer:
-    """What to install: first with what it depends on, then without."""
+    """The packages to install: first those with dependencies, then those without."""
 
     whole: tuple[str, ...]
     alone: tuple[str, ...]

@@ -103,7 +103,7 @@ def model_config(shape: Shape, kind: str) -> Config:
 
 
 def number_codec() -> Codec:
-    """A codec whose words are the numbers of pieces: text costs no time."""
+    """A codec whose words are token ids: text costs no time."""
     text = " ".join(WORD.format(number) for number in range(FIRST_PIECE, VOCABULARY))
     data = model_config(SHAPES["small"], "softmax").data
     codec = Codec.learn(data, [(text, text)], shared_vocabulary=True)
@@ -161,7 +161,7 @@ def marian_layer(name: str, value: Any) -> dict[str, Any]:
 
 
 def marian_settings(config: ModelConfig, vocabulary: int) -> dict[str, Any]:
-    """What Marian has to know of a model."""
+    """The settings of a model as Marian reads them."""
     return {
         "type": "transformer",
         "dim-vocabs": [vocabulary, vocabulary],

@@ -80,7 +80,7 @@ def is_exact(name: str) -> bool:
 
 
 def title(part: Part) -> str:
-    """What a part is, in a few words."""
+    """A part in a few words."""
     threads = "1 thread" if part["threads"] == 1 else f"{part['threads']} threads"
     batch = f", batch {part['batch']}" if part["batch"] else ""
     return f"{part['size']}{batch}, {threads}"

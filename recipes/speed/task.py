@@ -1,6 +1,6 @@
-"""What all toolkits train on and translate, as plain arrays that numpy alone can read.
+"""The data that all toolkits train on and translate, as plain arrays of numpy.
 
-`train.npz`: all pairs as numbers, and an order of batches. `decode-SIZE/decode.npz`: under
+`train.npz`: all pairs as token ids, and an order of batches. `decode-SIZE/decode.npz`: under
 `weight/NAME`, the weights of a model with softmax attention, and the sentences to translate, as
 source numbers with the end symbol. The numbers 0 to 3 are padding, start, end and unknown.
 """

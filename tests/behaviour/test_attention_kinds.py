@@ -1,4 +1,4 @@
-"""What every attention kind promises; each test runs over the whole table of kinds."""
+"""The promises of every attention kind; each test runs over the whole table of kinds."""
 
 from collections.abc import Iterator
 

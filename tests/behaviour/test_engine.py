@@ -21,7 +21,7 @@ from support.transformers import MODELS_IN_C, OUR_MODELS, make_model
 from torch import Tensor, nn
 
 from nmt.decoding.decoder import make_decoder
-from nmt.decoding.engine import Engine, Layout
+from nmt.decoding.engine import Engine, ModelStructures
 from nmt.decoding.engine_step import EngineStep
 from nmt.decoding.pack_transformer import linear, pack_transformer
 from nmt.decoding.packed_model import PackedModel, quantize, sinusoids
@@ -141,7 +141,9 @@ def multiply(
 ) -> Tensor:
     """x through a packed layer."""
     settings = pack_transformer(make_model(OUR_MODELS["softmax"]), int8=int8).settings
-    layout = Layout(kernels, PackedModel(settings, dict(linear("layer", layer, int8=int8))))
+    layout = ModelStructures(
+        kernels, PackedModel(settings, dict(linear("layer", layer, int8=int8)))
+    )
     structure = layout.linear("layer", inputs=layer.in_features, outputs=layer.out_features)
     out = torch.empty(len(x), layer.out_features)
     scratch = torch.empty(len(x) * (2 + layer.in_features))

@@ -159,7 +159,7 @@ def in_new_process(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def offer_by_entry_point(directory: Path, reference: str) -> None:
-    """What pip leaves of an installed package that offers a kind."""
+    """Write the files that pip leaves of an installed package that offers a kind."""
     facts = directory / "outside-1.0.dist-info"
     facts.mkdir(parents=True)
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
@@ -242,7 +242,7 @@ def test_the_check_of_a_kind_passes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_check_of_a_kind_finds_what_is_wrong(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kind_checks, "MOST_UPDATES", 1)
+    monkeypatch.setattr(kind_checks, "REVERSAL_UPDATES", 1)
     assert check_kind.main(["support.outside_kinds:leaking"]) == 1
     lines = capsys.readouterr().out.splitlines()
     failed = [line for line in lines if line.startswith("  FAILED")]

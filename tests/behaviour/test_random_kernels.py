@@ -250,7 +250,7 @@ def check_attention(number: int) -> None:
         torch.testing.assert_close(one, other, atol=2e-3 * scale, rtol=0.0)
 
 
-CHECKS: dict[str, tuple[Callable[[int], None], int]] = {  # and cases in the quick suite
+CHECKS: dict[str, tuple[Callable[[int], None], int]] = {  # and cases in the fast suite
     "engine": (check_engine, 12),
     "search": (check_search, 16),
     "whole search": (check_whole_search, 60),

@@ -1,4 +1,4 @@
-"""What a position may depend on: not on padding, not on the future, not on its neighbours."""
+"""A position depends neither on padding, nor on the future, nor on other sentences."""
 
 import pytest
 import torch

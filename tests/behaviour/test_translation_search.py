@@ -34,7 +34,7 @@ LIMIT = 12
 LINES = random_lines(24, seed=5, longest=20)
 
 
-def translator(kind: str = "softmax", *, seed: int = 1, weights: str = "quick") -> Translator:
+def translator(kind: str = "softmax", *, seed: int = 1, weights: str = "engine") -> Translator:
     """A new translator: softmax models have learned something, the others are random."""
     if kind == "softmax":
         config, codec, model = copy.deepcopy(trained_model())
@@ -43,8 +43,8 @@ def translator(kind: str = "softmax", *, seed: int = 1, weights: str = "quick") 
         codec = make_codec(config)
         model = make_model(config, codec, seed=seed)
     made = Translator.from_model(model, codec, config.decode)
-    if weights.startswith("quick"):
-        member = Member.of(model, codec, int8=weights == "quick int8")
+    if weights.startswith("engine"):
+        member = Member.of(model, codec, int8=weights == "engine int8")
     elif weights == "plain":
         member = Member(model, codec, Decoder(model.logits))
     else:
@@ -55,7 +55,7 @@ def translator(kind: str = "softmax", *, seed: int = 1, weights: str = "quick") 
 
 
 def exact(translations: list[Translation]) -> list[tuple[tuple[int, ...], float, str]]:
-    """What must not change by a bit."""
+    """The parts of a translation that must not change by a bit."""
     return [(one.ids, one.score, one.text) for one in translations]
 
 
@@ -66,7 +66,7 @@ def test_the_small_models_are_worth_testing() -> None:
     assert len({len(one.ids) for one in found}) > 4
 
 
-@pytest.mark.parametrize("weights", ["packed", "quick"])
+@pytest.mark.parametrize("weights", ["packed", "engine"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_batch_size_and_neighbours_change_no_bit(kind: str, weights: str) -> None:
     one = translator(kind, weights=weights)
@@ -84,7 +84,7 @@ def test_batch_size_and_neighbours_change_no_bit(kind: str, weights: str) -> Non
         assert exact(found) == exact([alone[position] for position in order])
 
 
-@pytest.mark.parametrize("weights", ["plain", "packed", "int8", "quick", "quick int8"])
+@pytest.mark.parametrize("weights", ["plain", "packed", "int8", "engine", "engine int8"])
 @pytest.mark.parametrize("beam", [1, 3, 4, 5])
 def test_batch_size_changes_no_bit_for_any_beam(weights: str, beam: int) -> None:
     one = translator(weights=weights)
@@ -162,7 +162,7 @@ class Uncached:
 
 # Kernels add in another order than torch, and what random weights of the sparse kinds make of the
 # last bits is as far from float64 in both.
-@pytest.mark.parametrize("weights", ["plain", "quick"])
+@pytest.mark.parametrize("weights", ["plain", "engine"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_decoding_is_uncached_decoding(kind: str, weights: str) -> None:
     member = translator(kind, weights=weights).models.members[0]
@@ -309,7 +309,7 @@ def test_prefixes_are_kept_and_the_rest_is_free() -> None:
     )
 
 
-@pytest.mark.parametrize("weights", ["plain", "packed", "quick", "quick int8"])
+@pytest.mark.parametrize("weights", ["plain", "packed", "engine", "engine int8"])
 def test_prefixes_beyond_the_maximum_length_are_the_output(weights: str) -> None:
     """A sentence may be as long as its prefix, and its steps have memory for that."""
     one = translator(weights=weights)
@@ -376,7 +376,7 @@ def test_halved_batches_give_the_same_result(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class FixedBudget(Budget):
-    """The budget of a device with so many bytes."""
+    """The budget of a device with this many bytes."""
 
     bytes_free = 5_000_000
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nmt.bench.kinds import all_kinds, with_attention
-from nmt.bench.roofline import Counts, Pass
+from nmt.bench.roofline import Pass, WorkCounts
 from nmt.bench.synthetic import Shapes, synthetic_config
 from nmt.config.config import Config
 from nmt.config.search_options import SearchOptions
@@ -49,10 +49,10 @@ class Task:
     length: int = 27
     tokens: int = 6106
 
-    def counts(self, recorder: Recorder) -> Counts:
+    def counts(self, recorder: Recorder) -> WorkCounts:
         """The row of the table for what was recorded."""
         product_bytes = sum(recorder.bytes[name] for name in PRODUCTS)
-        return Counts(
+        return WorkCounts(
             self.work,
             self.kind,
             self.precision,
@@ -113,7 +113,7 @@ def task_config(task: Task) -> Config:
     return replace(config, model=with_attention(config.model, task.kind))
 
 
-def count_update(task: Task) -> Counts:
+def count_update(task: Task) -> WorkCounts:
     """The counts of an update of one forward and backward pass."""
     recorder = record_update(task_config(task), task, vocabulary=BASE.vocabulary)
     return task.counts(recorder)
@@ -126,7 +126,7 @@ class CountedStep:
 
     def __init__(self, model: Transformer, recorder: Recorder, task: Task, beam: int) -> None:
         self.model, self.recorder, self.task = model, recorder, task
-        self.counts: Counts | None = None
+        self.counts: WorkCounts | None = None
         self.number = 0
         source = torch.zeros(task.sentences, task.length, dtype=torch.int64, device=CUDA)
         visible = torch.ones(task.sentences, task.length, dtype=torch.bool, device=CUDA)
@@ -148,7 +148,7 @@ class CountedStep:
         self.cache.select(sentences)
 
 
-def count_decoding_step(task: Task) -> Counts:
+def count_decoding_step(task: Task) -> WorkCounts:
     """The counts of one step of beam search in which no sentence ends."""
     recorder = Recorder()
     # Nothing is known of any hypothesis until the step is counted, and then none is left.
@@ -176,6 +176,6 @@ def all_tasks() -> list[Task]:
     ]
 
 
-def count(task: Task) -> Counts:
+def count(task: Task) -> WorkCounts:
     """The row of a task."""
     return count_update(task) if task.work == "update" else count_decoding_step(task)

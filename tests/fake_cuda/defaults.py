@@ -109,7 +109,7 @@ def make_updater(config: Config, idle_batch: Batch) -> Updater:
 
 
 def update_facts(config: Config) -> dict[str, Any]:
-    """What two updates of two batches each ask of the device, and a pass of validation."""
+    """The work of two updates of two batches each, and of a pass of validation."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     config = replace(config, train=replace(config.train, accumulate=2))
     updates = make_updates(config, mode)
@@ -133,7 +133,7 @@ def update_facts(config: Config) -> dict[str, Any]:
 
 
 def watch_facts(updater: Updater, updates: list[Update]) -> dict[str, Any]:
-    """What the watch over updates waits for, before the last one is asked for."""
+    """The waits of the watch over updates, before the last one is asked for."""
     state = TrainingState()
     watch = Watch(
         updater.loss,

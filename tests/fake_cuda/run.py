@@ -34,7 +34,7 @@ def print_table(names: list[str]) -> None:
 
 
 def run_configs(layers: int, paths: list[str]) -> None:
-    """One update of each config, with at most so many layers."""
+    """One update of each config, with at most this many layers."""
     from fake_cuda.counting import Task, record_update
 
     from nmt.config.loading import load_config

@@ -136,7 +136,7 @@ def test_decoding_compares_random_models_of_every_kind(
 
 
 def check_decoding(document: dict[str, Any], *, sentences: int) -> None:
-    """Positive numbers, ten groups, and the first model as quick as itself."""
+    """Positive numbers, ten groups, and the first model as fast as itself."""
     assert document["sentences"] == sentences
     first = document["models"][0]
     for row in document["models"]:
@@ -210,7 +210,7 @@ def test_growth_sets_cost_beside_what_is_asked_for(
 ) -> None:
     path, figure = tmp_path / "numbers.json", tmp_path / "figure.png"
     arguments = ["growth", *RANDOM, "--repeats", "1", "--sizes", "2", "--kind", "rela-g"]
-    axes = [axis for axis in bench.AXES if axis != "prepare"]
+    axes = [axis for axis in bench.AXIS_NAMES if axis != "prepare"]
     files = ["--json", str(path), "--figure", str(figure)]
     assert bench.main([*arguments, *files, "--axes", *axes]) == 0
     output = capsys.readouterr().out
@@ -231,9 +231,9 @@ def test_growth_sets_cost_beside_what_is_asked_for(
 
 
 def test_the_names_of_axes_are_those_that_can_be_measured() -> None:
-    from nmt.bench.growth import AXES
+    from nmt.bench.growth import GROWTH_AXES
 
-    assert tuple(AXES) == bench.AXES
+    assert tuple(GROWTH_AXES) == bench.AXIS_NAMES
 
 
 def test_preparing_more_pairs_asks_for_the_same_a_pair(tmp_path: Path) -> None:

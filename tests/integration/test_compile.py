@@ -1,6 +1,6 @@
 """Training with torch.compile: one graph for all batches, the same losses, exact resumption.
 
-The quick tests trace the graph as every backend does but run it operation by operation; those
+The fast tests trace the graph as every backend does but run it operation by operation; those
 marked slow hand it to the C++ compiler.
 """
 

@@ -235,7 +235,7 @@ def flip_weight(step: int, rank: int) -> None:
 
 
 def compare_with_one_process(directory: Path, pairs: int, size: int) -> None:
-    """A corpus of so many pairs: the same tokens, losses and gradients in every update."""
+    """A corpus of this many pairs: the same tokens, losses and gradients in every update."""
     for name, processes in (("one", 1), ("several", size)):
         write_corpus(directory / name / "data", pairs=pairs)
         config = settings(directory / name, max_updates=12)

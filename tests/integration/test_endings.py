@@ -301,7 +301,7 @@ def test_a_run_stopped_before_its_first_regular_save_can_be_averaged(config: Pat
 
 
 def test_old_checkpoints_stay_when_save_every_changes(config: Path) -> None:
-    """What was saved on schedule stays on schedule."""
+    """Checkpoints that were saved on schedule stay on schedule."""
     assert train_in_child(config, partial(die_at_call, Updater, "step", 18)) == KILLED
     settings = tiny_config(config.parent, save_every=7, keep_last=4)
     assert train_in_child(write_run(config.parent, settings)) == 0

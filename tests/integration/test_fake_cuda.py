@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.fake_device import missing_for_fake_device
 
-from nmt.bench.roofline import Counts, recorded_counts
+from nmt.bench.roofline import WorkCounts, recorded_counts
 
 MISSING = missing_for_fake_device()
 ROOT = Path(__file__).parents[2]
@@ -42,10 +42,10 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def compare(recorded: Counts, counted: Counts) -> list[str]:
-    """What has changed, as lines of text."""
+def compare(recorded: WorkCounts, counted: WorkCounts) -> list[str]:
+    """The changes, as lines of text."""
     changes = []
-    for field in fields(Counts)[6:-1]:
+    for field in fields(WorkCounts)[6:-1]:
         old, new = getattr(recorded, field.name), getattr(counted, field.name)
         least, most = (1.0 - TOLERANCE) * old, (1.0 + TOLERANCE) * old
         if new > (old if field.name in EXACT else most) or new < least:
@@ -59,7 +59,7 @@ def compare(recorded: Counts, counted: Counts) -> list[str]:
 def check(keys: set[tuple[str, str, str, int]]) -> None:
     words = [str(word) for key in sorted(keys) for word in key]
     rows = [
-        Counts.parse(row)
+        WorkCounts.parse(row)
         for row in csv.DictReader(run("table", *words).splitlines(), delimiter="\t")
     ]
     assert len(rows) == len(keys)

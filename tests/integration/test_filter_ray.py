@@ -53,7 +53,7 @@ def test_options_that_ray_does_not_take(
 
 
 def test_the_job_scores_blocks(arguments: list[str], tmp_path: Path) -> None:
-    """What a worker does, in this process."""
+    """The work of a worker, in this process."""
     from nmt.analysis.ray_filtering import FilterJob
     from nmt.decoding.ray_cluster import BlockResult, BlockWorker, cut_rows
 

@@ -23,7 +23,7 @@ NUMBERS = (0x7FC00000, 0x7F800000, 0xFF800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x0000000
 
 
 def poison(path: Path, chosen: random.Random, count: int) -> None:
-    """Overwrite so many weights by NaN, infinities, the largest and smallest numbers, or bits."""
+    """Overwrite this many weights by NaN, infinities, the largest and smallest numbers, or bits."""
     data = bytearray((path / WEIGHTS).read_bytes())
     first = 8 + struct.unpack("<Q", data[:8])[0]
     for _ in range(count):

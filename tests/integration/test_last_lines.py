@@ -1,4 +1,4 @@
-"""What commands say at their beginning and end: what was made, and which command follows."""
+"""The first and last lines of commands: what was made, and which command follows."""
 
 import shlex
 from pathlib import Path

@@ -106,7 +106,7 @@ def pack(model: Path, *options: str) -> Path:
 
 
 def by_torch(model: Path, *, int8: bool) -> Any:
-    """What the model that torch has loaded finds, in the form of TRANSLATE."""
+    """The translations of the model that torch has loaded, as TRANSLATE prints them."""
     translator = Translator.load(model, int8=int8, threads=1)
     return [
         [
@@ -233,7 +233,7 @@ def test_the_first_translation_takes_a_quarter_of_the_time(model: Path, packed: 
 def run(
     command: Callable[[list[str]], int], arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str]:
-    """The exit code of a command, and its one line of complaint."""
+    """The exit code of a command, and its one line on standard error."""
     capsys.readouterr()
     code = command(arguments)
     lines = capsys.readouterr().err.splitlines()

@@ -180,7 +180,7 @@ def enlarge(project: Path, pairs: int = 15_000) -> None:
 
 
 def start(project: Path, *, largest_file: int | None = None) -> subprocess.Popen[bytes]:
-    """The command as its own process, in which a disk may be full after so many bytes."""
+    """The command as its own process, in which a disk may be full after this many bytes."""
 
     def limit() -> None:
         if largest_file is not None:

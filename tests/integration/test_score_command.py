@@ -58,7 +58,7 @@ def read(path: str) -> list[str]:
 
 
 def sacrebleu_command(*arguments: str, environment: dict[str, str] | None = None) -> str:
-    """What the sacrebleu command prints."""
+    """The output of the sacrebleu command."""
     done = subprocess.run(
         [sys.executable, "-m", "sacrebleu", *arguments],
         capture_output=True,

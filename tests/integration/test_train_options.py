@@ -1,4 +1,4 @@
-"""What options of training do: patience, averaged weights, precision, a batch that is too big."""
+"""Effects of options of training: patience, averaged weights, precision, too large batches."""
 
 import json
 from functools import partial

@@ -54,7 +54,7 @@ def read(path: Path) -> list[str]:
 
 
 def translate(model: Path, tmp_path: Path, lines: list[str], *arguments: str) -> list[str]:
-    """What the command writes for lines."""
+    """The output of the command for lines."""
     source, output = write(tmp_path / "source", lines), tmp_path / "output"
     output.unlink(missing_ok=True)
     options = ["--input", str(source), "--output", str(output), *arguments]

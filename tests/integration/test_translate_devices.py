@@ -28,7 +28,7 @@ def expected(model: Path) -> list[str]:
 
 
 def translate(model: Path, tmp_path: Path, *arguments: str) -> list[str]:
-    """What the command writes for LINES."""
+    """The output of the command for LINES."""
     source, output = tmp_path / "source", tmp_path / "output"
     source.write_text("".join(line + "\n" for line in LINES))
     options = ["--input", str(source), "--output", str(output), *arguments]

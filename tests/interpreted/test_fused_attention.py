@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nmt.ops.entmax import entmax
-from nmt.ops.score_mappings import ACTIVATIONS, TopK, masked_softmax
+from nmt.ops.score_mappings import SCORE_ACTIVATIONS, TopK, masked_softmax
 from nmt.ops.triton.attention import FusedCall, attend, attend_backward, split
 
 MAPS = [
@@ -88,7 +88,7 @@ def weights_by_definition(call: FusedCall, scores: Tensor, visible: Tensor) -> T
         return entmax(scores, visible, parameters)
     if name == "topk":
         return TopK(K).weights(scores, visible)
-    return ACTIVATIONS[name]((scores - parameters).masked_fill(~visible, 0.0))
+    return SCORE_ACTIVATIONS[name]((scores - parameters).masked_fill(~visible, 0.0))
 
 
 def by_definition(

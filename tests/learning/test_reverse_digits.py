@@ -28,7 +28,7 @@ def test_every_kind_learns_to_reverse_digits(attention: AttentionTypesConfig) ->
 
 
 def test_relu_alone_learns_in_one_layer_but_late() -> None:
-    """The paper's ReLU without a norm fails on WMT14; here, in one layer a side, it gets there.
+    """The paper's ReLU without a norm fails on WMT14; here, in one layer per side, it gets there.
 
     Measured over four starts: 98 % after 400 updates twice, 88 % and 93 % after 500; ReLA-g took
     200 to 300 updates to 98 %.

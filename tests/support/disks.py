@@ -27,7 +27,7 @@ def before_call(owner: Any, name: str, count: int, action: Any) -> None:
 
 
 def limit_file_size(limit: int) -> None:
-    """Refuse to let a file of this process grow beyond so many bytes; -1: no limit."""
+    """Refuse to let a file of this process grow beyond this many bytes; -1: no limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
 
@@ -68,7 +68,7 @@ def small_disk(path: Path, *, size: str) -> Iterator[Path]:
 
 
 def fill(directory: Path, *, leave: int = 0) -> None:
-    """Fill the file system of a directory, but for so many bytes."""
+    """Fill the file system of a directory, but for this many bytes."""
     ballast = os.open(directory / "ballast", os.O_WRONLY | os.O_CREAT)
     size = os.statvfs(directory)
     left = max(size.f_bavail * size.f_frsize - leave, 0)

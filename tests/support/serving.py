@@ -40,7 +40,7 @@ class ServerProcess:
         self.port = int(self.wait_for(r"serving at http://127\.0\.0\.1:(\d+)")[1])
 
     def wait_for(self, pattern: str, *, after: int = 0) -> "re.Match[str]":
-        """The first match in what the server has logged after so many characters."""
+        """The first match in what the server has logged after this many characters."""
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             found = re.search(pattern, self.logged()[after:])

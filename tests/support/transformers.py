@@ -41,7 +41,7 @@ MODELS_IN_C = {name: everywhere(case) for name, case in IN_C.items()} | {"mixed"
 def make_model(
     attention: AttentionTypesConfig, *, norm: str = "post", dim: int = 32
 ) -> Transformer:
-    """Two layers a side, in evaluation mode."""
+    """Two layers per side, in evaluation mode."""
     torch.manual_seed(1)
     config = ModelConfig(
         dim=dim,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Served:
-    """What the server has, how it behaves, and what it was asked."""
+    """The files of the server, its behaviour, and the requests it had."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     version: str = "1"  # goes into the ETag

@@ -28,7 +28,7 @@ SIGNALS = "SIGUSR1 SIGUSR2 SIGHUP SIGKILL SIGSTOP SIGCONT SIGALRM"
 
 
 def windows_locking(descriptor: int, mode: int, size: int) -> None:
-    """What msvcrt.locking does: an error at once, or after some seconds."""
+    """Fail as msvcrt.locking does: at once, or after some seconds."""
     assert os.lseek(descriptor, 0, os.SEEK_CUR) > 0
     assert size == 1
     real.flock(descriptor, real.LOCK_EX | (real.LOCK_NB if mode == 1 else 0))

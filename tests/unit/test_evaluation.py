@@ -14,7 +14,7 @@ from sacrebleu.significance import PairedTest
 
 from nmt.errors import DataError
 from nmt.evaluation import (
-    METRICS,
+    METRIC_NAMES,
     Metrics,
     References,
     Score,
@@ -296,7 +296,7 @@ class TestPairedTests:
             assert [(entry.score.name, entry.score.value) for entry in row] == [
                 (score.name, score.value) for score in plain
             ]
-            assert len(row) == len(METRICS)
+            assert len(row) == len(METRIC_NAMES)
 
     def test_the_seed_decides(self) -> None:
         references, good, bad = corpus(4, lines=12)

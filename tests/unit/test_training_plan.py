@@ -12,7 +12,7 @@ from nmt.config.loading import load_config
 from nmt.doctor.compute import Device
 from nmt.doctor.plan import (
     COMPARED,
-    LARGEST,
+    MAX_GPUS,
     all_reduce_seconds,
     choose_gpu,
     make_plan,
@@ -35,12 +35,12 @@ def test_the_model_of_the_paper_has_the_size_of_the_paper() -> None:
 
 
 def test_more_gpus_are_faster_until_they_are_not() -> None:
-    plan = make_plan(LARGEST, A100, WORK)
+    plan = make_plan(MAX_GPUS, A100, WORK)
     assert [step.gpus for step in plan.steps] == [1 << power for power in range(11)]
     speeds = {step.gpus: step.tokens_per_second for step in plan.steps}
     below = [speeds[n] for n in speeds if n <= plan.useful_gpus]
     assert below == sorted(below)
-    assert 1 < plan.useful_gpus < LARGEST
+    assert 1 < plan.useful_gpus < MAX_GPUS
     assert speeds[2 * plan.useful_gpus] < 1.25 * speeds[plan.useful_gpus]
     assert speeds[plan.useful_gpus] >= 1.25 * speeds[plan.useful_gpus // 2]
     assert all(0 < step.efficiency <= 1 for step in plan.steps)
@@ -52,7 +52,7 @@ def test_more_gpus_are_faster_until_they_are_not() -> None:
 
 def test_larger_updates_keep_more_gpus_busy() -> None:
     larger = replace(WORK, update_tokens=16 * WORK.update_tokens)
-    few, many = (make_plan(LARGEST, A100, work).useful_gpus for work in (WORK, larger))
+    few, many = (make_plan(MAX_GPUS, A100, work).useful_gpus for work in (WORK, larger))
     assert many > few
 
 

@@ -16,7 +16,7 @@ from nmt.ops.native.library import kernels
 from nmt.ops.native.tensors import address, optional_address
 from nmt.ops.native.training import dropout_fields
 
-HALF = torch.bfloat16
+BFLOAT16 = torch.bfloat16
 INSTRUCTIONS = "avx512_bf16"  # in the words of Linux
 
 
@@ -39,11 +39,11 @@ def missing_products() -> str | None:
 
 def round_rows(x: Tensor) -> Tensor:
     """x [N, K] in bfloat16."""
-    if x.dtype == HALF:
+    if x.dtype == BFLOAT16:
         return x
-    rounded = torch.empty(x.shape, dtype=HALF)
+    rounded = torch.empty(x.shape, dtype=BFLOAT16)
     kernels().round_to_bfloat16(
-        address(x), x.numel(), address(rounded, dtype=HALF), torch.get_num_threads()
+        address(x), x.numel(), address(rounded, dtype=BFLOAT16), torch.get_num_threads()
     )
     return rounded
 
@@ -51,7 +51,7 @@ def round_rows(x: Tensor) -> Tensor:
 def work_space(inner: int, columns: int) -> Tensor:
     """Memory for a product to work in."""
     size = kernels().pairs_size(inner, columns, torch.get_num_threads())
-    return torch.empty(size, dtype=HALF)
+    return torch.empty(size, dtype=BFLOAT16)
 
 
 def multiply(
@@ -73,7 +73,7 @@ def multiply(
     """
     rows, inner = left.shape
     columns = right.shape[0 if transposed else 1]
-    dtype = HALF if rounded else torch.float32
+    dtype = BFLOAT16 if rounded else torch.float32
     result = torch.empty(rows, columns, dtype=dtype) if out is None else out
     place = address(result, (rows, columns), dtype)
     fields = RoundedResult(
@@ -82,17 +82,17 @@ def multiply(
         scale,
         *(False, relu),
         optional_address(bias, (columns,)),
-        optional_address(where, (rows, columns), HALF),
+        optional_address(where, (rows, columns), BFLOAT16),
         *dropout_fields(mask, rows * columns),
     )
     space = work_space(inner, columns)
     kernels().multiply_bfloat16(
-        address(left, dtype=HALF),
-        address(right, (columns, inner) if transposed else (inner, columns), HALF),
+        address(left, dtype=BFLOAT16),
+        address(right, (columns, inner) if transposed else (inner, columns), BFLOAT16),
         int(transposed),
         *(rows, inner),
         ctypes.byref(fields),
-        address(space, dtype=HALF),
+        address(space, dtype=BFLOAT16),
         torch.get_num_threads(),
     )
     return result
@@ -121,12 +121,12 @@ def weight_gradient(
     )
     space = work_space(rows, width)
     kernels().multiply_transposed_bfloat16(
-        address(grad_output, dtype=HALF),
-        address(x, (rows, width), HALF),
+        address(grad_output, dtype=BFLOAT16),
+        address(x, (rows, width), BFLOAT16),
         *(columns, rows),
         ctypes.byref(fields),
         address(sums),
-        address(space, dtype=HALF),
+        address(space, dtype=BFLOAT16),
         torch.get_num_threads(),
     )
     return result, sums

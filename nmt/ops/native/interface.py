@@ -143,7 +143,7 @@ class WorkingMemory(Structure):
 
 
 class SearchRules(Structure):
-    """What a search has to obey, beam_search.c."""
+    """The rules of a search, beam_search.c."""
 
     _fields_ = (
         *((name, c_int64) for name in ("beam", "kept", "min_length", "early_stop")),
@@ -163,7 +163,7 @@ class Ending(Structure):
 
 
 class Link(Structure):
-    """What one hypothesis continued, and how, beam_search.c."""
+    """The parent of a hypothesis and the token that was added, beam_search.c."""
 
     _fields_ = (("parent", c_int32), ("token", c_int32))
 

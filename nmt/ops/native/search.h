@@ -21,7 +21,7 @@ typedef struct {
 // with numbers that are not finite, which are overwritten by -inf, counts those that are.
 float log_normalizer(float *row, int64_t vocabulary);
 
-// The `count` largest of a row, NaN never among them, best first and equal ones by token; what is
+// The `count` largest of a row, NaN never among them, best first, and by token where equal; what is
 // missing is -inf.
 void find_largest(const float *row, int64_t vocabulary, int64_t count, Logit *best);
 

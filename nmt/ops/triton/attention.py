@@ -14,8 +14,8 @@ from torch import Tensor
 from nmt.ops.triton import attention_backward_kernels as backward_kernels
 from nmt.ops.triton import attention_kernels, tiles
 from nmt.ops.triton.mappings import ENTMAX, TOP_K
+from nmt.ops.triton.numerics import RANDOM_LEVELS
 
-LEVELS = 1 << 32  # a dropout rate is rounded to a multiple of 1 / LEVELS
 MOST_REGISTERS = 248
 MOST_HELD = 8  # tiles of 64 keys of a row that fit into the registers
 
@@ -120,7 +120,7 @@ def arguments(
     """Numbers and constants that all kernels take; all tensors are [B, H, T, Dh]."""
     batch, heads, queries, head_dim = query.shape
     assert all(tensor.stride(3) == 1 for tensor in (query, key, output))
-    dropped = round(call.dropout * LEVELS)
+    dropped = round(call.dropout * RANDOM_LEVELS)
     numbers: dict[str, float] = {
         f"{name}_{axis}": tensor.stride(place)
         for name, tensor in (("query", query), ("key", key), ("output", output))
@@ -129,7 +129,7 @@ def arguments(
     numbers |= mask_strides(call, batch, queries, key.shape[2])
     numbers |= {"queries": queries, "keys": key.shape[2]}
     numbers |= {"scale": call.scale, "fixed": call.fixed}
-    numbers |= {"least_kept": dropped, "keep_scale": LEVELS / (LEVELS - dropped)}
+    numbers |= {"least_kept": dropped, "keep_scale": RANDOM_LEVELS / (RANDOM_LEVELS - dropped)}
     constants = {
         "HEADS": heads,
         "DIM": head_dim,
@@ -146,7 +146,7 @@ def arguments(
 
 
 def mask_form(call: FusedCall) -> int:
-    """The form of the mask, as the kernels number them."""
+    """The layout of the mask, as the kernels number them."""
     if call.causal:
         assert call.visible is None
         return int(tiles.CAUSAL.value)

@@ -5,11 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.ops.half_product import product
+from nmt.ops.half_product import HALF_PRECISION_SCALE, product
 from nmt.ops.triton import operators
 
-LOGITS_AT_ONCE = 64 * 1024 * 1024  # numbers in one slice of logits: 128 MB in bfloat16
-HALF_PRECISION_SCALE = 1024.0  # keeps small gradients of the logits representable in float16
+FUSED_LOGITS_AT_ONCE = 64 * 1024 * 1024  # numbers in one slice of logits: 128 MB in bfloat16
 
 
 class FusedCrossEntropy(torch.autograd.Function):
@@ -33,7 +32,7 @@ class FusedCrossEntropy(torch.autograd.Function):
         hidden_c = hidden.to(weight_c.dtype)
         ctx.scale = HALF_PRECISION_SCALE if weight_c.dtype != torch.float32 else 1.0
         ctx.dtypes = hidden.dtype, weight.dtype
-        rows = max(16, LOGITS_AT_ONCE // weight.shape[0])
+        rows = max(16, FUSED_LOGITS_AT_ONCE // weight.shape[0])
         grad_weight: Tensor | None = None
         if needs_gradient:
             grad_hidden = torch.empty_like(hidden_c)

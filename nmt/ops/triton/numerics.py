@@ -9,6 +9,7 @@ from triton.language.extra import libdevice
 # The interpreter multiplies the raw bits of bfloat16, so that products need float32 there.
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
 LOG2_E = tl.constexpr(1.4426950408889634)
+RANDOM_LEVELS = 1 << 32  # a dropout rate is rounded to a multiple of 1 / RANDOM_LEVELS
 
 
 @triton.jit

@@ -10,11 +10,10 @@ import triton
 from torch import Tensor
 
 from nmt.ops.triton import rows_kernels as kernels
+from nmt.ops.triton.numerics import RANDOM_LEVELS
 
-PARTS = 512  # programs that share the rows of a backward pass: some for each multiprocessor
-LARGEST_ROW = 1 << 16  # numbers of a row that one program can hold
-LOGITS_AT_ONCE = 4096  # of a row of logits
-LEVELS = 1 << 32  # a dropout rate is rounded to a multiple of 1 / LEVELS
+BACKWARD_PROGRAMS = 512  # they share the rows of a backward pass: some for each multiprocessor
+LOGITS_PER_TILE = 4096  # of a row of logits
 
 
 class RowDropout(NamedTuple):
@@ -26,8 +25,8 @@ class RowDropout(NamedTuple):
     @property
     def numbers(self) -> dict[str, float]:
         """The threshold that keeps an element's random bits, and the scale of kept elements."""
-        dropped = round(self.rate * LEVELS)
-        return {"least_kept": dropped, "keep_scale": LEVELS / (LEVELS - dropped)}
+        dropped = round(self.rate * RANDOM_LEVELS)
+        return {"least_kept": dropped, "keep_scale": RANDOM_LEVELS / (RANDOM_LEVELS - dropped)}
 
 
 def warps(width: int) -> int:
@@ -37,7 +36,7 @@ def warps(width: int) -> int:
 
 def parts_of(rows: int) -> tuple[int, int]:
     """The number of parts of a sum over rows, and the rows of each."""
-    size = triton.cdiv(max(1, rows), PARTS)
+    size = triton.cdiv(max(1, rows), BACKWARD_PROGRAMS)
     return triton.cdiv(max(1, rows), size), size
 
 
@@ -185,7 +184,7 @@ def cross_entropy_(
     loss, likelihood = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in "12")
     kernels.cross_entropy_kernel[(rows,)](
         *(logits, gold, loss, likelihood, vocabulary, smoothing, factor),
-        N=min(LOGITS_AT_ONCE, triton.next_power_of_2(vocabulary)),
+        N=min(LOGITS_PER_TILE, triton.next_power_of_2(vocabulary)),
         NEEDS_GRADIENT=needs_gradient,
         num_warps=8,
     )

@@ -8,8 +8,8 @@ import triton
 from torch import Tensor
 
 from nmt.ops.triton import search_kernels as kernels
+from nmt.ops.triton.rows import LOGITS_PER_TILE
 
-LOGITS_AT_ONCE = 4096  # of a row of logits
 SLOTS = 1024  # into which the tokens of a vocabulary are dealt out
 
 
@@ -18,7 +18,7 @@ def normalize_(logits: Tensor) -> Tensor:
     """The log of the sum of exponentials [R] of logits [R, V]; NaN and infinity become -inf."""
     rows, vocabulary = logits.shape
     normalizer = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    size = min(LOGITS_AT_ONCE, triton.next_power_of_2(vocabulary))
+    size = min(LOGITS_PER_TILE, triton.next_power_of_2(vocabulary))
     kernels.normalize_kernel[(rows,)](logits, normalizer, vocabulary, N=size, num_warps=8)
     return normalizer
 

@@ -22,7 +22,7 @@ from nmt.analysis.figures import (
     null_drawing,
     sparsity_drawing,
 )
-from nmt.analysis.results import TYPES, Analysis, ModelResult
+from nmt.analysis.results import ATTENTION_TYPES, Analysis, ModelResult
 
 WEIGHTS = np.array([[0.0, 0.5, 2.0], [0.0, 0.0, 0.0], [0.25, 0.0, -0.5]], dtype=np.float32)
 
@@ -44,9 +44,9 @@ def model(name: str, *, nullable: bool, learned: str | None = None) -> ModelResu
         name=name,
         path=name,
         parameters=1,
-        attention=dict.fromkeys(TYPES, "rela-g"),
-        nullable=dict.fromkeys(TYPES, nullable),
-        statistics={type_: {"layer_0": layer, "layer_1": layer} for type_ in TYPES},
+        attention=dict.fromkeys(ATTENTION_TYPES, "rela-g"),
+        nullable=dict.fromkeys(ATTENTION_TYPES, nullable),
+        statistics={type_: {"layer_0": layer, "layer_1": layer} for type_ in ATTENTION_TYPES},
     )
 
 
@@ -108,7 +108,7 @@ def test_panels_that_cannot_have_content_are_left_out() -> None:
     softmax = analysis(
         dataclasses.replace(
             model("softmax", nullable=False),
-            statistics={type_: {"layer_0": dense} for type_ in TYPES},
+            statistics={type_: {"layer_0": dense} for type_ in ATTENTION_TYPES},
         )
     )
     assert "sparsity" not in [picture.name for picture in all_pictures(softmax, [])]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from nmt.analysis.explorer_data import LEVELS, quantise
+from nmt.analysis.explorer_data import WEIGHT_LEVELS, quantise
 from nmt.analysis.report import assemble, page_file, script_json
 
 ODD = ["</script><script>alert(1)</script>", "<!--", "{{script}}", "a\u2028b\u2029", '"\\', "שלום"]
@@ -27,10 +27,10 @@ def test_levels_are_zero_where_weights_are_and_near_elsewhere(weights: np.ndarra
     largest, levels = quantise(weights)
     assert ((levels == 0) == (weights == 0)).all()
     assert (np.sign(levels) == np.sign(weights)).all()
-    sizes = (np.abs(levels.astype(np.float64)) / LEVELS) ** 2 * largest[:, None, None]
+    sizes = (np.abs(levels.astype(np.float64)) / WEIGHT_LEVELS) ** 2 * largest[:, None, None]
     # Half a level, which is widest at the largest weight; the smallest level is never rounded off.
     error = np.abs(sizes - np.abs(weights.astype(np.float64)))
-    assert (error <= largest[:, None, None] * 1.01 / LEVELS + 1e-12).all()
+    assert (error <= largest[:, None, None] * 1.01 / WEIGHT_LEVELS + 1e-12).all()
 
 
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))

@@ -1,4 +1,4 @@
-"""What training and reports see of the measures."""
+"""The measures as training and reports show them."""
 
 import json
 import math

@@ -23,7 +23,7 @@ def test_intersection_and_union() -> None:
 
 
 def test_grow_diag_step_by_step() -> None:
-    """What happens to each link of one direction only, and why.
+    """Each link of one direction only is taken or left out for a reason.
 
     0-0 has the neighbour 0-1 (target word 1 had no link) and by a corner 1-1 (source word 1 had
     none); 1-1 has the neighbours 2-1 and, by a corner, 2-2. 2-1 comes first, as source word 2 has

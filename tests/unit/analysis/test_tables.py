@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nmt.analysis.explorer_data import layer_measures
-from nmt.analysis.results import TYPES, Analysis, ModelResult, mean_density
+from nmt.analysis.results import ATTENTION_TYPES, Analysis, ModelResult, mean_density
 from nmt.analysis.tables import all_tables, markdown
 from nmt.tables import Table
 
@@ -31,19 +31,21 @@ def layer(sparsity: float, **more: Any) -> dict[str, Any]:
 
 
 def softmax() -> ModelResult:
-    """A model of two layers a side whose weights sum to 1."""
+    """A model of two layers per side whose weights sum to 1."""
     return ModelResult(
         name="plain",
         path="runs/plain",
         parameters=1234,
-        attention=dict.fromkeys(TYPES, "softmax"),
-        nullable=dict.fromkeys(TYPES, False),
-        statistics={type_: {"layer_0": layer(0.0), "layer_1": layer(0.0)} for type_ in TYPES},
+        attention=dict.fromkeys(ATTENTION_TYPES, "softmax"),
+        nullable=dict.fromkeys(ATTENTION_TYPES, False),
+        statistics={
+            type_: {"layer_0": layer(0.0), "layer_1": layer(0.0)} for type_ in ATTENTION_TYPES
+        },
     )
 
 
 def rela() -> ModelResult:
-    """A model of one layer a side that can be null."""
+    """A model of one layer per side that can be null."""
     one = layer(
         0.75,
         null_rate=0.1,
@@ -53,8 +55,8 @@ def rela() -> ModelResult:
     return dataclasses.replace(
         softmax(),
         name="a|b <c>",
-        nullable=dict.fromkeys(TYPES, True),
-        statistics={type_: {"layer_0": one} for type_ in TYPES},
+        nullable=dict.fromkeys(ATTENTION_TYPES, True),
+        statistics={type_: {"layer_0": one} for type_ in ATTENTION_TYPES},
     )
 
 

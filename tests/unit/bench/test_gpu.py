@@ -71,7 +71,7 @@ def test_the_full_sizes_are_those_that_were_counted(kind: str) -> None:
 
 
 def test_predictions_are_for_what_was_counted() -> None:
-    plan = BenchmarkPlan(CPU, gpu.FULL, all_kinds(), gpu.PARTS, 8, 5, gpu=GPUS["A100"])
+    plan = BenchmarkPlan(CPU, gpu.FULL, all_kinds(), gpu.GPU_PARTS, 8, 5, gpu=GPUS["A100"])
     trials = gpu.make_trials(plan)
     predicted = [trial for trial in trials if trial.expected.speed is not None]
     products = {t.name: t.expected.speed for t in predicted if t.part == "products"}
@@ -88,7 +88,7 @@ def test_predictions_are_for_what_was_counted() -> None:
 
 
 def test_sentences_of_one_length_fill_batches() -> None:
-    shapes = replace(gpu.TINY, batch_tokens=54)
+    shapes = replace(gpu.TINY_SHAPES, batch_tokens=54)
     task = synthetic_task(shapes, 12, precision="float32", accumulate=2)  # more than one epoch
     batches = [batch for update in task.updates for batch in update.batches]
     assert [batch.source.shape for batch in batches] == 24 * [(10, 5)]
@@ -97,7 +97,7 @@ def test_sentences_of_one_length_fill_batches() -> None:
 
 
 def test_the_command_offers_all_parts() -> None:
-    assert bench_gpu.PARTS == gpu.PARTS == tuple(TITLES)
+    assert bench_gpu.PART_NAMES == gpu.GPU_PARTS == tuple(TITLES)
 
 
 def test_process_counts_double_up_to_all() -> None:

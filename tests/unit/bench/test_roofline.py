@@ -13,7 +13,7 @@ from nmt.bench.roofline import (
     HOST_LAUNCH,
     REFERENCE_GPU,
     SYNCHRONISATION,
-    Counts,
+    WorkCounts,
     find_counts,
     find_gpu,
     format_counts,
@@ -24,7 +24,7 @@ from nmt.bench.roofline import (
 TABLE = Path(nmt.bench.__file__).with_name("counts.tsv")
 
 
-def update(kind: str = "softmax", precision: str = "bfloat16") -> Counts:
+def update(kind: str = "softmax", precision: str = "bfloat16") -> WorkCounts:
     counts = find_counts("update", kind, precision)
     assert counts is not None
     return counts

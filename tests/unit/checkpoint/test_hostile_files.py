@@ -315,7 +315,7 @@ def load_in_child(path: Path) -> tuple[str, int, int]:
 
 
 def check(path: Path) -> None:
-    """The directory is refused in so many words, and that is all that happens."""
+    """The directory is refused with this message, and that is all that happens."""
     said, status, memory = load_in_child(path)
     assert os.WIFEXITED(status), f"killed by signal {os.WTERMSIG(status)}"
     assert os.WEXITSTATUS(status) in (2, 3, 7), said

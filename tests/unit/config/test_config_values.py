@@ -1,4 +1,4 @@
-"""What written values mean: the traps of YAML, numbers, words and paths."""
+"""The meaning of written values: the traps of YAML, numbers, words and paths."""
 
 from pathlib import Path
 

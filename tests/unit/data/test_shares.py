@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data.shares import TOLERANCE, Share, divide
+from nmt.data.shares import SHARE_TOLERANCE, Share, divide
 
 lengths = st.lists(st.lists(st.integers(2, 60), min_size=1, max_size=12), min_size=1, max_size=6)
 
@@ -29,8 +29,8 @@ def test_every_row_has_one_owner_and_shares_are_equal(
     assert all(own for own in shares)
     # Cuts are between rows; a process that would get no row takes one from its neighbours.
     if max(map(max, batches)) <= equal / 2:
-        assert max(tokens) <= (1 + 2 * TOLERANCE) * equal + longest
-        assert min(tokens) >= (1 - 2 * TOLERANCE) * equal - longest
+        assert max(tokens) <= (1 + 2 * SHARE_TOLERANCE) * equal + longest
+        assert min(tokens) >= (1 - 2 * SHARE_TOLERANCE) * equal - longest
 
 
 def test_one_process_computes_whole_batches() -> None:

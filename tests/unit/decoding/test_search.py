@@ -416,13 +416,13 @@ def test_following_one_step_behind_changes_no_result(
 
 
 def test_sentences_that_are_over_leave_the_batch() -> None:
-    quick = {(): logs(0, 1, 0, 0)}
+    short = {(): logs(0, 1, 0, 0)}
     slow = {(2,) * length: logs(0, 0, 1, 0) for length in range(20)}
-    step = Table([quick, quick, quick, slow], logs(0, 1, 0, 0))
+    step = Table([short, short, short, slow], logs(0, 1, 0, 0))
     found = search(step, options(beam=1), max_lengths=[30] * 4)
     assert [len(hypotheses[0].tokens) for hypotheses in found] == [0, 0, 0, 20]
     assert step.rows == 4 + 20
-    step = Table([quick, quick, quick, slow], logs(0, 1, 0, 0))
+    step = Table([short, short, short, slow], logs(0, 1, 0, 0))
     search(step, options(beam=1), max_lengths=[30] * 4, batch_multiple=2)
     assert step.rows == 4 + 2 * 20
 

@@ -60,7 +60,7 @@ def test_translations_are_those_of_marian(imported: dict[str, Path], backend: st
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_cross_entropy_is_that_of_marian(imported: dict[str, Path], name: str) -> None:
-    """What Marian measured on the text after the last update; `words` has pre-norm."""
+    """The losses of Marian on the text after the last update; `words` has pre-norm."""
     pairs = []
     for language in ("en", "de"):
         with gzip.open(CORPUS / f"train.{language}.gz", "rt", encoding="utf-8") as file:

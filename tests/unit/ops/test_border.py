@@ -31,7 +31,7 @@ needs_kernels = pytest.mark.skipif(
 
 
 def run(program: str, *arguments: str) -> str:
-    """What a program in a process of its own prints; it must end well."""
+    """The output of a program in a process of its own, which must succeed."""
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         capture_output=True,

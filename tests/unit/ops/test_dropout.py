@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmt.model.dropout import Dropout
-from nmt.ops.dropout import LEVELS, dropout_factors, keep_scale, kept_elements
+from nmt.ops.dropout import DROPOUT_LEVELS, dropout_factors, keep_scale, kept_elements
 
 COUNT = 1 << 21
 RATES = (0.1, 0.3, 0.5, 0.9)
@@ -85,10 +85,10 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 @pytest.mark.parametrize("rate", [1e-6, 0.1, 1 / 3, 0.5, 0.999, 1.0 - 1e-9])
 def test_the_expectation_of_a_factor_is_one(rate: float) -> None:
-    probability = round(rate * LEVELS) / LEVELS
+    probability = round(rate * DROPOUT_LEVELS) / DROPOUT_LEVELS
     if probability < 1.0:
         assert keep_scale(rate) * (1.0 - probability) == pytest.approx(1.0, rel=1e-12)
-    assert abs(probability - rate) <= 0.5 / LEVELS
+    assert abs(probability - rate) <= 0.5 / DROPOUT_LEVELS
     assert math.isfinite(keep_scale(rate))
 
 

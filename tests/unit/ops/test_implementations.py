@@ -79,7 +79,7 @@ def run(
     parameters: Parameters,
     inputs: list[Tensor],
 ) -> list[Tensor]:
-    """What an implementation of attention computes: the output, and the gradients of everything."""
+    """The output of an implementation of attention, and the gradients of everything."""
     (implementation,) = (one for one in attention.implementations if one.name == name)
     arguments = (call, tuple(inputs), mask, parameters)
     assert implementation.refusal(*arguments) is None
@@ -282,7 +282,7 @@ def test_products_have_the_same_bits_on_any_number_of_threads_and_rows() -> None
 
 
 def gradients_of(module: nn.Module, inputs: list[Tensor]) -> list[Tensor]:
-    """What a module makes of its inputs, and the gradients of these and of its parameters."""
+    """The output of a module, and the gradients of its inputs and parameters."""
     torch.manual_seed(3)
     output = module(*inputs)
     outward = torch.linspace(-1.0, 1.0, output.numel()).view_as(output)

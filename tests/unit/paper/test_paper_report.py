@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nmt.analysis.results import TYPES
+from nmt.analysis.results import ATTENTION_TYPES
 from nmt.cli.paper import main
 from nmt.errors import DataError
 from nmt.paper.average import by_variant, mean_analysis
@@ -49,9 +49,9 @@ def run(variant: str, seed: int, bleu: float, *, sparsity: float, **values: Any)
     model = {
         "name": variant,
         "parameters": 1000,
-        "attention": dict.fromkeys(TYPES, "rela-g"),
-        "nullable": dict.fromkeys(TYPES, True),
-        "statistics": {type_: {"layer_0": one} for type_ in TYPES},
+        "attention": dict.fromkeys(ATTENTION_TYPES, "rela-g"),
+        "nullable": dict.fromkeys(ATTENTION_TYPES, True),
+        "statistics": {type_: {"layer_0": one} for type_ in ATTENTION_TYPES},
     }
     flat = {
         "status": "scored",
@@ -140,7 +140,7 @@ def test_analyses_are_averaged_over_seeds() -> None:
     assert found["heads"]["sparsity"] == pytest.approx([0.5, 0.5])
     assert found["heads"]["density"] == [[1.0, 2.0, 1.5]]  # the bar that one seed lacks is 0
     assert found["heads"]["alpha"] == [1.1, 1.9, 1.2, 1.9]  # heads of seeds are not the same
-    assert model.nullable == dict.fromkeys(TYPES, True)
+    assert model.nullable == dict.fromkeys(ATTENTION_TYPES, True)
     assert (analysis.source, analysis.pairs) == ("test.en", 7)
 
 

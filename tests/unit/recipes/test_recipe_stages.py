@@ -12,7 +12,7 @@ import sacrebleu
 
 from nmt.config.loading import dump_config, load_config
 from nmt.errors import ConfigError
-from nmt.recipes.corpus import Builder, Layout
+from nmt.recipes.corpus import Builder, RecipeFiles
 from nmt.recipes.estimates import flops_per_token, training_hours
 from nmt.recipes.recipe import File, Place, load_recipe, parse_place
 from nmt.recipes.stages import FailedError, Run, batch_overrides, detokenize_file, execute
@@ -34,7 +34,7 @@ def test_shipped_recipes(path):
 def test_text_that_earlier_versions_made_is_not_made_again():
     """The digest of the settings is that of a version in which a set had one place per side."""
     recipe = load_recipe(ROOT / "recipes/multi30k_en_de/recipe.toml")
-    builder = Builder(recipe, Layout(ROOT, ROOT, recipe.languages), None)
+    builder = Builder(recipe, RecipeFiles(ROOT, ROOT, recipe.languages), None)
     expected = "c92f1e7aca8cebe1f0de90aa1eeebfde30b87b3b74ee2c80619426c8291377de"
     assert builder._settings() == expected
 
@@ -164,7 +164,7 @@ def test_the_estimate_is_that_of_the_arithmetic():
 def a_run(tmp_path: Path, *overrides: str) -> Run:
     config = load_config(BASE, [f"run_dir={tmp_path}", *overrides])
     recipe = load_recipe(ROOT / "recipes/wmt14_en_de/recipe.toml")
-    layout = Layout(tmp_path / "data", tmp_path / "downloads", ("en", "de"))
+    layout = RecipeFiles(tmp_path / "data", tmp_path / "downloads", ("en", "de"))
     return Run(recipe, layout, BASE, (f"run_dir={tmp_path}",), config, None)
 
 

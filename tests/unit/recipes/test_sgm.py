@@ -1,4 +1,4 @@
-"""Test sets come out of SGML in order, one segment a line, entities and all."""
+"""Test sets come out of SGML in order, one segment per line, entities and all."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the kernel is told, call by call: nothing takes its place before it is on disk."""
+"""The system calls of a writer: nothing takes its place before it is on disk."""
 
 import re
 import shutil
@@ -42,7 +42,7 @@ def traced(command: list[str], output: Path) -> list[str]:
 
 
 class Disk:
-    """What a power cut could still undo."""
+    """The changes that a power cut could still undo."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)

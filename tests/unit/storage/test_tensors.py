@@ -15,7 +15,7 @@ from nmt.storage.arrays import TensorMismatchError
 from nmt.storage.directories import write_directory
 from nmt.storage.manifest import SealedDirectory
 from nmt.storage.tensors import (
-    DTYPES,
+    TENSOR_DTYPES,
     TensorSpec,
     open_tensors,
     read_into,
@@ -55,7 +55,9 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 tensor_dictionaries = st.dictionaries(
     st.text("abc.é", min_size=1, max_size=6),
     st.tuples(
-        st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 3), max_size=3), st.integers(0, 99)
+        st.sampled_from(sorted(TENSOR_DTYPES)),
+        st.lists(st.integers(0, 3), max_size=3),
+        st.integers(0, 99),
     ),
     max_size=6,
 )
@@ -66,7 +68,7 @@ def test_common_form(description: dict[str, tuple[str, list[int], int]]) -> None
     """The safetensors package reads what we write; order of names does not matter."""
     tensors = {
         name: torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(seed)).to(
-            DTYPES[dtype]
+            TENSOR_DTYPES[dtype]
         )
         for name, (dtype, shape, seed) in description.items()
     }

@@ -16,7 +16,7 @@ from encoded_corpora import write_corpus
 from torch import nn
 
 from nmt.errors import DivergedError
-from nmt.training.divergence import WINDOW, LossBounds, Watch, loss_bounds
+from nmt.training.divergence import LOSS_WINDOW, LossBounds, Watch, loss_bounds
 from nmt.training.state import TrainingState
 
 UPDATES_A_POINT = 10
@@ -37,12 +37,12 @@ def watch(bounds: LossBounds = BOUNDS["multi30k"], *, warmup: int = 100) -> Watc
 def judge(watched: Watch, losses: list[float]) -> None:
     """Windows of 1,000 tokens each with these mean losses."""
     for loss in losses:
-        watched.state.update += WINDOW
-        watched.judge([WINDOW, 1000.0, 1000.0 * loss, 0.0, 0.0])
+        watched.state.update += LOSS_WINDOW
+        watched.judge([LOSS_WINDOW, 1000.0, 1000.0 * loss, 0.0, 0.0])
 
 
 def windows(points: list[float]) -> list[float]:
-    size = WINDOW // UPDATES_A_POINT
+    size = LOSS_WINDOW // UPDATES_A_POINT
     return [sum(points[i : i + size]) / size for i in range(0, len(points) - size + 1, size)]
 
 
@@ -93,8 +93,8 @@ def test_a_run_that_learns_nothing_is_warned_and_ended_in_the_end(
 def test_a_long_warm_up_is_waited_for() -> None:
     """Ten times over; and a run that has learned in the meantime goes on."""
     bounds = LossBounds(perfect=1.3, frequency=7.0)
-    judge(watch(bounds, warmup=4000), [7.2] * (39_950 // WINDOW))
-    judge(watch(bounds, warmup=4000), [7.2] * (39_000 // WINDOW) + [5.0] * 100)
+    judge(watch(bounds, warmup=4000), [7.2] * (39_950 // LOSS_WINDOW))
+    judge(watch(bounds, warmup=4000), [7.2] * (39_000 // LOSS_WINDOW) + [5.0] * 100)
 
 
 def test_a_run_that_ends_without_having_learned_is_told() -> None:
@@ -103,7 +103,7 @@ def test_a_run_that_ends_without_having_learned_is_told() -> None:
     flat = [7.6, 6.8, 6.5] + [6.45] * 1000
     for updates, warmup, fails in ((1950, 100, False), (2000, 100, True), (2600, 2000, False)):
         watched = watch(bounds, warmup=warmup)
-        judge(watched, flat[: updates // WINDOW])
+        judge(watched, flat[: updates // LOSS_WINDOW])
         if fails:
             with pytest.raises(DivergedError, match="counting words"):
                 watched.conclude()

@@ -16,7 +16,7 @@ from nmt.config.config import Config
 from nmt.config.loading import load_config
 from nmt.data.batching import BatchStream, Update
 from nmt.errors import ConfigError
-from nmt.model.parts import PARTS, TABLES, check_parts, freeze, parameter_names
+from nmt.model.parts import MODEL_PARTS, TABLES, check_parts, freeze, parameter_names
 from nmt.model.transformer import Transformer
 from nmt.ops.backend import force_backend
 from nmt.training import compilation
@@ -149,7 +149,7 @@ def test_parts_by_name(tmp_path: Path) -> None:
     config = settings(tmp_path, model={"norm": "pre", "encoder_layers": 2})
     model = make_model(config)
     named = dict(model.named_parameters())
-    for part in (*PARTS, *TABLES):
+    for part in (*MODEL_PARTS, *TABLES):
         assert parameter_names(model, part), part
     assert set(parameter_names(model, "encoder")) == {n for n in named if n.startswith("encoder")}
     assert all(n.startswith("encoder.1.") for n in parameter_names(model, "encoder.1"))

@@ -94,7 +94,7 @@ def test_after_a_resume_one_tensorboard_file_holds_what_metrics_hold(tmp_path: P
 
 
 def test_old_records_count_epochs_from_0_and_new_ones_from_1(tmp_path: Path) -> None:
-    """What tells them apart is that the new ones have a time."""
+    """Only the new ones have a time, which tells them apart."""
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"event": "train", "update": 1, "epoch": 0}\n')
     with run_log(tmp_path, update=1) as log:

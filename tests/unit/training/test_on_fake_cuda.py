@@ -16,7 +16,7 @@ KINDS = ["softmax", "rela-g", "sparsemax", "entmax15", "entmax-learned"]
 
 
 def run_script(name: str, *arguments: str) -> dict[str, Any]:
-    """What a script prints, in a process whose torch sees the device."""
+    """The output of a script, in a process whose torch sees the device."""
     if (missing := missing_for_fake_device()) is not None:
         pytest.skip(missing)
     done = subprocess.run(

@@ -82,7 +82,7 @@ def compute(config: Config, corpus: EncodedCorpus, directory: Path) -> None:
 
 
 def in_processes(size: int, body: Callable[[], None]) -> None:
-    """Run `body` in so many processes, as torchrun would."""
+    """Run `body` in this many processes, as torchrun would."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

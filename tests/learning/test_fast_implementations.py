@@ -20,7 +20,7 @@ KINDS = [
 
 
 def options(case: AttentionConfig) -> dict[str, Any]:
-    """What a configuration says, without what it leaves to the defaults."""
+    """The keys of a configuration that are not left to the defaults."""
     return {"kind": case.kind, **case.given}
 
 
