@@ -205,7 +205,7 @@ def test_an_error_of_the_server_is_shown_and_goes_away(site: Site) -> None:
     changed = "document.getElementById('source').dispatchEvent(new Event('input'));"
     site.page.run("document.getElementById('source').value = 'a \\ud83d';" + changed)
     site.page.wait("!document.getElementById('problem').hidden")
-    assert site.page.texts("#problem") == ["q: contains half a surrogate pair"]
+    assert site.page.texts("#problem") == ["Not translated: contains half a surrogate pair"]
     assert site.page.run("document.getElementById('problem').role") == "alert"
     site.page.run(f"document.getElementById('source').value = {LINE!r};" + changed)
     site.page.wait("document.getElementById('problem').hidden")

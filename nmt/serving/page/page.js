@@ -27,9 +27,14 @@ const translations = new Map(); // model and line -> { text, warning }
 
 // ---- errors ----
 
+// The server names the field that it refuses, which says nothing here.
+function describeProblem({ message, status }) {
+  return status ? `Not translated: ${message.replace(/^q: /, "")}` : message;
+}
+
 function showProblem(error) {
   if (error?.name === "AbortError") return;
-  byId("problem").textContent = error ? error.message : "";
+  byId("problem").textContent = error ? describeProblem(error) : "";
   byId("problem").hidden = !error;
   if (error && !(error instanceof UserError)) throw error;
   if (error?.status === 401 || error?.status === 403) byId("key-form").hidden = false;
@@ -158,7 +163,8 @@ function mirror() {
     const { parts, spans, starts } = splitWords(line.source, line.details.source_words);
     Object.assign(state, { sourceSpans: spans, sourceStarts: starts });
     const after = source.value.slice(start + line.source.length);
-    byId("mirror").replaceChildren(source.value.slice(0, start), ...parts, `${after}\n`);
+    const here = make("span", parts, state.lines.length > 1 ? "here" : "");
+    byId("mirror").replaceChildren(source.value.slice(0, start), here, `${after}\n`);
   }
   findDirection(byId("mirror"));
 }
