@@ -14,7 +14,7 @@ from typing import Any
 BATCH_LINES = 128
 BATCH_CHARACTERS = 16_000  # workers cut batches further, by subwords
 MOST_WAITS = 6  # of a worker for further lines
-MAX_ENDINGS = 2  # workers that may end unexpectedly while they work on the same line
+MAX_ENDINGS = 3  # workers that may end unexpectedly while they work on the same line
 RETRY_AFTER = 5  # seconds after which a client may try again
 
 Answer = dict[str, Any]

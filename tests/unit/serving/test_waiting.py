@@ -61,7 +61,7 @@ def test_idle_workers_share_lines_and_kinds_are_not_mixed() -> None:
     run(work())
 
 
-def test_lines_of_a_worker_that_ended_are_tried_again_alone_and_once() -> None:
+def test_lines_of_a_worker_that_ended_are_tried_again_alone_and_twice() -> None:
     async def work() -> None:
         waiting = WaitingLines(wait=0.0, limit=1000)
         submission = waiting.submit(KIND, ["a", "b"])
@@ -70,7 +70,9 @@ def test_lines_of_a_worker_that_ended_are_tried_again_alone_and_once() -> None:
         again = [await take(waiting) for _ in range(3)]
         assert sorted(map(contents, again)) == [["a"], ["b"], ["c"]]
         waiting.put_back(next(batch for batch in again if contents(batch) == ["a"]))
-        with pytest.raises(RefusedError, match="2 workers ended"):
+        assert not submission.items[0].answer.done()
+        waiting.put_back(await take(waiting))
+        with pytest.raises(RefusedError, match="3 workers ended"):
             await submission.items[0].answer
         assert len(waiting) == 0
         assert not submission.items[1].answer.done()
