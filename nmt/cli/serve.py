@@ -50,7 +50,7 @@ def build_parser() -> console.Parser:
     group = parser.add_argument_group("network")
     add = group.add_argument
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen at (default: "
-        "127.0.0.1, which only this machine can reach)")  # fmt: skip
+        "127.0.0.1, which only this machine can reach; others need --keys)")  # fmt: skip
     add("--port", type=reader(Port), default=8080, metavar="N", help="port to listen at; 0 is any "
         "free one, which is printed (default: 8080)")  # fmt: skip
     add("--root-path", default="", metavar="PATH", help="the path of this server behind a proxy "

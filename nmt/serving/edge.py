@@ -1,12 +1,16 @@
 """The edge of the server: a log line and counters per request, headers, and clients that stall."""
 
 import asyncio
+import functools
+import ipaddress
 import json
 import logging
+import re
 import time
 from datetime import UTC, datetime
 from typing import Any
 
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -28,16 +32,33 @@ SHOWN_PATH = 200  # characters
 MAX_HEAD = 65_536  # bytes of a request that are not of its body
 
 
+@functools.lru_cache(maxsize=64)
+def names_machine(host: bytes) -> bool:
+    """Whether a Host header has an address or localhost.
+
+    Any other name may be that of a page elsewhere, whose name now leads to this machine.
+    """
+    name = re.sub(r":\d*$", "", host.decode("latin-1"))
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name.lower() == "localhost"
+    return True
+
+
 class Edge:
     """Calls the application; logs and counts its answers.
 
     Handlers put what is to be logged about a request into `scope["facts"]`.
     """
 
-    def __init__(self, app: ASGIApp, metrics: ServerMetrics, paths: set[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: ServerMetrics, paths: set[str], *, any_host: bool
+    ) -> None:
         self.app = app
         self.metrics = metrics
         self.paths = paths  # those that are counted by themselves
+        self.any_host = any_host  # whether the Host header may have any name
         self.headers = [(name.encode(), value.encode()) for name, value in RESPONSE_HEADERS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,8 +74,13 @@ class Edge:
                 message["headers"] = [*message["headers"], *self.headers]
             await send(message)
 
+        app = self.app
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if not self.any_host and not all(map(names_machine, hosts)):
+            reason = "the Host header must be an address or localhost, since the server has no keys"
+            app = JSONResponse({"error": reason}, 403)
         try:
-            await self.app(scope, receive, send_more)
+            await app(scope, receive, send_more)
         except asyncio.CancelledError:
             if "lost" not in scope:
                 raise
@@ -87,10 +113,11 @@ def patient_protocol(patience: float) -> type[HttpToolsProtocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self.loop.call_later(patience, self.check, None, 0)
+            self.next_check = self.loop.call_later(patience, self.check, None, 0)
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
+            self.next_check.cancel()  # the timer would keep all of this in memory
             if self.cycle is not None and self.cycle.disconnected:
                 scope: dict[str, Any] = self.cycle.scope  # type: ignore[assignment]
                 scope["lost"] = True
@@ -116,8 +143,6 @@ def patient_protocol(patience: float) -> type[HttpToolsProtocol]:
 
             `before` is what its last request was, and `unsent` are the bytes that were to be read.
             """
-            if self not in self.connections:
-                return
             left = self.transport.get_write_buffer_size()
             if self.transport.is_closing() or (left and left == unsent):
                 self.transport.abort()  # nobody reads what is left to send
@@ -126,6 +151,6 @@ def patient_protocol(patience: float) -> type[HttpToolsProtocol]:
             if waits and self.cycle is before:
                 self.transport.close()
             last = self.cycle if waits else self
-            self.loop.call_later(patience, self.check, last, left)
+            self.next_check = self.loop.call_later(patience, self.check, last, left)
 
     return PatientProtocol

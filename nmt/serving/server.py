@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import signal
 import socket
@@ -67,7 +68,7 @@ class TranslationServer:
         app = build_app(self.api)
         paths = {route.path for route in app.routes if hasattr(route, "path")} | {"/"}
         config = uvicorn.Config(
-            Edge(app, self.metrics, paths),
+            Edge(app, self.metrics, paths, any_host=settings.keys is not None),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -169,12 +170,14 @@ class TranslationServer:
             await self._reload()
 
 
-def open_socket(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 is any free one."""
+def open_socket(host: str, port: int, *, has_keys: bool) -> socket.socket:
+    """A bound socket; port 0 is any free one. Without keys, only this machine may reach it."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
+        if not has_keys and not ipaddress.ip_address(address[0]).is_loopback:
+            raise UserError(f"--host {host}: others can reach this address, so give --keys FILE")
         opened = socket.socket(family, kind, protocol)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(address)
@@ -187,7 +190,9 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 async def run(settings: ServerSettings) -> int:
     """Serve until a signal comes."""
-    with contextlib.closing(open_socket(settings.host, settings.port)) as opened:
+    with contextlib.closing(
+        open_socket(settings.host, settings.port, has_keys=settings.keys is not None)
+    ) as opened:
         return await TranslationServer(settings).run(opened)
 
 

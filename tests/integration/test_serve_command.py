@@ -299,6 +299,8 @@ def test_bodies_that_are_cut_short_and_what_is_not_http(server: ServerProcess) -
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n",
         b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000,
+        b"GET /health HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx: " + b"x" * 70_000,
     ):
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(text)
@@ -336,6 +338,10 @@ def test_reload_then_a_broken_model_then_the_end(models: dict[str, Path], tmp_pa
         assert server.translate(lines) == new
         assert f'"translations": {json.dumps(new)}' in server.logged()
         assert server.get("/openapi.json").json()["servers"] == [{"url": "/mt"}]
+        # A server without keys is safe from pages whose names lead to this machine.
+        for host, status in (("evil.example", 403), ("127.0.0.1.evil.example:80", 403),
+                             ("localhost:9", 200), ("[::1]:80", 200)):  # fmt: skip
+            assert server.ask("GET", "/models", host=host).status == status
 
         (worker,) = server.workers()
         os.kill(worker, signal.SIGSTOP)
@@ -358,6 +364,7 @@ def test_mistakes_are_one_line(
         port = str(taken.getsockname()[1])
         for code, message, options in (
             (2, f"--port {port}: Address already in use", ["--model", model, "--port", port]),
+            (2, "others can reach this address", ["--model", model, "--host=0.0.0.0"]),
             (2, "there is another model softmax; give NAME=DIR", ["--model", model] * 2),
             (2, f"{keys}:1: expected a key of at least", ["--model", model, "--keys", str(keys)]),
             (2, "give NAME=DIR, with a name of letters", ["--model", f"{model}/a b"]),
