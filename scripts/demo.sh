@@ -5,17 +5,21 @@
 #   bash scripts/demo.sh            a few minutes
 #   bash scripts/demo.sh --quick    under a minute, to see that everything works; learns next to nothing
 set -euo pipefail
-source "$(dirname "$0")/environment.sh"
 
 sizes=()
 settings=()
-if [ "${1:-}" = --quick ]; then
-    sizes=(--train 1000 --validation 20 --test 20 --noisy 20)
-    settings=(train.max_updates=20 train.schedule.warmup=10 train.save_every=5 validate.every=20)
-elif [ $# -gt 0 ]; then
-    echo "usage: bash scripts/demo.sh [--quick]" >&2
-    exit 2
-fi
+case "$*" in
+    "") ;;
+    --quick)
+        sizes=(--train 1000 --validation 20 --test 20 --noisy 20)
+        settings=(train.max_updates=20 train.schedule.warmup=10 train.save_every=5 validate.every=20)
+        ;;
+    *)
+        echo "usage: bash scripts/demo.sh [--quick]" >&2
+        exit 2
+        ;;
+esac
+source "$(dirname "$0")/environment.sh"
 
 run=demo/runs/rela-g-cross
 python recipes/demo/generate.py --output demo/data "${sizes[@]}"
@@ -34,5 +38,6 @@ echo
 nmt-score --hypothesis demo/test.translated.de --reference demo/data/test.de --metrics bleu chrf ter
 echo
 echo "look at   demo/analysis/report.html (in a browser) and demo/analysis/*.png"
+[ "$python" != "$PWD/.venv/bin/python" ] || echo "commands  source .venv/bin/activate"
 echo "curves    tensorboard --logdir demo/runs"
-echo "try it    echo 'The old man sees a dog.' | .venv/bin/nmt-translate --model $run"
+echo "try it    echo 'The old man sees a dog.' | nmt-translate --model $run"

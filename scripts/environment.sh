@@ -119,14 +119,17 @@ say_size() {
 install_locked() {
     local locked=(install "$verbosity" --no-deps --require-hashes --only-binary :all:)
     grep '^torch==' requirements.lock | sed "s/^[^ ]*/$torch/" > .venv/torch.lock
+    echo "Installing torch (1 of 3)" >&2
     pip "${locked[@]}" --requirement .venv/torch.lock &&
         grep '^setuptools==' requirements.lock > .venv/build.lock &&
         pip "${locked[@]}" --requirement .venv/build.lock &&
+        echo "Installing other packages (2 of 3)" >&2 &&
         # jieba has no wheel
         pip "${locked[@]}" --no-binary jieba --no-build-isolation --requirement requirements.lock &&
         if .venv/bin/python scripts/needs_cuda.py; then
             pip "${locked[@]}" --requirement requirements-cuda.lock
         fi &&
+        echo "Installing nmt, with kernels in C if there is gcc (3 of 3)" >&2 &&
         pip install "$verbosity" --no-deps --no-build-isolation --editable . && pip check --quiet
 }
 

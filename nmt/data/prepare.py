@@ -230,7 +230,7 @@ def out_of_date(
     If it is writable, the new times and paths of inputs with the same bytes are recorded.
     """
     if not (directory / MANIFEST).exists():
-        return "no data has been prepared"
+        return "there is no prepared data yet"
     manifest = read_about(directory)
     if manifest.about.get("format") != PREPARED_DATA:
         return "it was prepared by another version"
