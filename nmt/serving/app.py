@@ -298,5 +298,6 @@ def build_app(api: Api) -> Starlette:
             Exception: fail,
         },
     )
+    app.router.redirect_slashes = False  # a proxy would change the address again
     app.router.default = StaticFiles(directory=PAGE, html=True)
     return app

@@ -137,6 +137,8 @@ def patient_protocol(patience: float) -> type[HttpToolsProtocol]:
         def on_message_complete(self) -> None:
             self.num_head = 0
             super().on_message_complete()
+            if not self.pipeline:  # after a large body: else nobody sees that the client goes
+                self.flow.resume_reading()
 
         def check(self, before: object, unsent: int) -> None:
             """Look at the connection again and again.

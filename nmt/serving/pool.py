@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 from nmt import errors
@@ -143,6 +144,7 @@ class Pool:
             wanted = functools.partial(self._can_work, worker)
             batch = await self.waiting.next_batch(wanted)
             if batch is not None:
+                start = time.monotonic()
                 try:
                     answer = await worker.ask(batch_message(batch), seconds=self.seconds)
                 except WorkerEndedError:
@@ -154,6 +156,7 @@ class Pool:
                     raise
                 else:
                     deliver(batch, answer)
+                    self.waiting.note_speed(batch, time.monotonic() - start)
                     self.metrics.count_batch(batch.kind.model, batch.items)
             elif not self.retired:
                 worker = await self._replace(worker)

@@ -5,6 +5,7 @@ up a short one. A translation has the same bits whatever the other lines of its 
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,6 +14,8 @@ from typing import Any
 
 BATCH_LINES = 128
 BATCH_CHARACTERS = 16_000  # workers cut batches further, by subwords
+BATCH_SECONDS = 1.0  # of work, as far as known; nothing stops a worker that has begun
+LEAST_LINES = 16  # that make good use of a worker, however slow the model is
 MOST_WAITS = 6  # of a worker for further lines
 MAX_ENDINGS = 3  # workers that may end unexpectedly while they work on the same line
 RETRY_AFTER = 5  # seconds after which a client may try again
@@ -93,6 +96,7 @@ class WaitingLines:
         self.turns: deque[Submission] = deque()
         self.num_lines = 0  # that wait
         self.num_idle = 0  # workers that wait for a batch
+        self.speeds: dict[BatchKind, float] = {}  # characters per second of a worker
         self.changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -136,6 +140,11 @@ class WaitingLines:
                 )
         again = [item for item in batch.items if not item.answer.done()]
         self._add([Submission(batch.kind, [item]) for item in again])
+
+    def note_speed(self, batch: LineBatch, seconds: float) -> None:
+        """Learn from the time that a worker took for a batch."""
+        speed = sum(item.size for item in batch.items) / max(seconds, 1e-6)
+        self.speeds[batch.kind] = (self.speeds.get(batch.kind, speed) + speed) / 2
 
     def _add(self, submissions: Sequence[Submission]) -> None:
         """Let submissions wait for their turns."""
@@ -181,12 +190,14 @@ class WaitingLines:
         kind = self.turns[0].kind
         alike = deque(one for one in self.turns if one.kind == kind)
         share = -(-sum(len(one.waiting) for one in alike) // self.num_idle)
+        enough = self.speeds.get(kind, math.inf) * BATCH_SECONDS
         items: list[Item] = []
         size = 0
         while alike and len(items) < min(share, kind.most_lines):
             item = alike[0].waiting[0]
             suspect = item.endings > 0  # of having ended a worker: it goes alone
-            if items and (suspect or size + item.size > BATCH_CHARACTERS):
+            most = BATCH_CHARACTERS if len(items) < LEAST_LINES else min(BATCH_CHARACTERS, enough)
+            if items and (suspect or size + item.size > most):
                 break
             items.append(alike[0].waiting.popleft())
             size += item.size

@@ -273,7 +273,8 @@ def test_a_busy_server_refuses_and_slow_clients_are_left(server: ServerProcess) 
                 threads.submit(server.post, "/translate", {"q": text}) for text in ("cat", "tree")
             ]
             time.sleep(1.0)  # both workers have a batch
-            fields = json.dumps({"q": "\n" * 59, "target": "de", "api_key": KEY})
+            large = {"q": "\n" * 59, "target": "de", "api_key": KEY, "ignored": "x" * 300_000}
+            fields = json.dumps(large)
             leaving.request("POST", "/translate", fields, {"content-type": "application/json"})
             wait_until(lambda: server.metric("nmt_waiting_lines") == 60)
             refused = server.post("/translate", {"q": "a dog"})

@@ -10,7 +10,14 @@ pytest.importorskip("starlette", reason="needs starlette: pip install 'nmt[serve
 
 from nmt.serving.messages import ServedModel
 from nmt.serving.service import translate_lines
-from nmt.serving.waiting import BATCH_LINES, BatchKind, LineBatch, RefusedError, WaitingLines
+from nmt.serving.waiting import (
+    BATCH_LINES,
+    LEAST_LINES,
+    BatchKind,
+    LineBatch,
+    RefusedError,
+    WaitingLines,
+)
 
 KIND = BatchKind("translate", "model")
 MODEL = ServedModel("model", "", "en", "de", "", 4, {}, {}, 4)
@@ -57,6 +64,24 @@ def test_idle_workers_share_lines_and_kinds_are_not_mixed() -> None:
         waiting.submit(KIND, ["c"])
         assert contents(await take(waiting)) == ["a", "c"]
         assert (await take(waiting)).kind == other
+
+    run(work())
+
+
+def test_a_slow_model_gets_about_a_second_of_work() -> None:
+    """So that a worker is soon free again when the clients of its lines have gone."""
+
+    async def work() -> None:
+        waiting = WaitingLines(wait=0.0, limit=1000)
+        waiting.submit(KIND, ["a" * 100] * 110)
+        first = await take(waiting)
+        assert len(first.items) == 110
+        for seconds, expected in ((4.0, 27), (1000.0, LEAST_LINES)):
+            for _ in range(10):
+                waiting.note_speed(first, seconds)
+            submission = waiting.submit(KIND, ["a" * 100] * 60)
+            assert len((await take(waiting)).items) == expected
+            waiting.withdraw(submission)
 
     run(work())
 
