@@ -108,7 +108,7 @@ class MarianSettings:
         return value
 
     def vocabulary_sizes(self) -> dict[Side, int]:
-        """The ids of pieces that both sides have."""
+        """The vocabulary size of each side."""
         match self.values.get("dim-vocabs"):
             case [int(source), int(target)]:
                 return {"source": source, "target": target}

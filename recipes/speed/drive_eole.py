@@ -21,52 +21,23 @@ from eole.train_single import TrainingInitializer
 from eole.trainer import build_trainer
 from eole.utils import Statistics
 from eole.utils.optimizers import Optimizer
+from opennmt_settings import TRAINING, PieceDecoder, corpus, write_data
 from task import (
-    BATCH_TOKENS,
     BEAM,
     DROPOUT,
     EOS,
-    FIRST_PIECE,
-    LABEL_SMOOTHING,
-    LEARNING_RATE,
     LENGTH_PENALTY,
     SHAPES,
     STEPS,
-    WARMUP,
     DecodingData,
     Shape,
     TrainingData,
 )
 
-WORD = "{:06d}"
-BUCKET = 32768  # pairs that are sorted by length together: more than there are
-
-
-def write_data(directory: Path, vocabulary: int, data: TrainingData | None) -> None:
-    """The vocabulary, one word per line, and the training data as words (or one pair)."""
-    directory.mkdir(parents=True, exist_ok=True)
-    words = "".join(f"{WORD.format(number)}\t1\n" for number in range(FIRST_PIECE, vocabulary))
-    (directory / "vocabulary.txt").write_text(words, encoding="ascii")
-    for side in ("source", "target"):
-        path = directory / f"train.{side}"
-        if path.exists():
-            continue
-        lines = [WORD.format(FIRST_PIECE)]
-        if data is not None:
-            sentences = (data.sentence(side, index)[:-1] for index in range(len(data)))
-            lines = [" ".join(map(WORD.format, sentence)) for sentence in sentences]
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
-
 
 def make_configuration(directory: Path, shape: Shape) -> TrainConfig:
     """The config that `eole train` would make of these settings."""
     vocabulary = str(directory / "vocabulary.txt")
-    corpus = {
-        "path_src": str(directory / "train.source"),
-        "path_tgt": str(directory / "train.target"),
-        "transforms": [],
-        "weight": 1,
-    }
     model = {
         "architecture": "transformer",
         "layers": shape.layers,
@@ -85,21 +56,10 @@ def make_configuration(directory: Path, shape: Shape) -> TrainConfig:
     }
     training = {
         "model_path": str(directory / "model"),
-        "batch_type": "tokens",
-        "batch_size": BATCH_TOKENS,
-        "normalization": "tokens",
-        "bucket_size": BUCKET,
-        "num_workers": 0,
+        **TRAINING,
         "world_size": 1,
         "gpu_ranks": [],
         "compute_dtype": "fp32",
-        "optim": "adam",
-        "adam_beta2": 0.98,
-        "learning_rate": LEARNING_RATE,
-        "warmup_steps": WARMUP,
-        "decay_method": "noam",
-        "max_grad_norm": 0,
-        "label_smoothing": LABEL_SMOOTHING,
         "dropout_steps": [0],
         "dropout": [DROPOUT],
         "attention_dropout": [DROPOUT],
@@ -108,7 +68,7 @@ def make_configuration(directory: Path, shape: Shape) -> TrainConfig:
         src_vocab=vocabulary,
         tgt_vocab=vocabulary,
         share_vocab=True,
-        data={"corpus": corpus},
+        data=corpus(directory),
         transforms=[],
         seed=1,
         model=model,
@@ -154,15 +114,15 @@ class EoleTrainer(Trainer):
         return int(statistics.n_tokens)
 
 
-class EoleDecoder:
+class EoleDecoder(PieceDecoder):
     """Its Translator."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         torch.set_num_threads(arguments.threads)
-        self.data = DecodingData(arguments.task, arguments.size)
-        directory = self.data.directory / "eole"
-        write_data(directory, self.data.vocabulary, None)
-        model, context = make_model(make_configuration(directory, self.data.shape))
+        data = DecodingData(arguments.task, arguments.size)
+        directory = data.directory / "eole"
+        write_data(directory, data.vocabulary, None)
+        model, context = make_model(make_configuration(directory, data.shape))
         settings = defaults(PredictConfig)
         settings |= {"beam_size": BEAM, "min_length": STEPS - 1, "max_length": STEPS}
         settings |= {"max_length_ratio": 0, "transforms": [], "optional_eos": [], "seed": 1}
@@ -176,24 +136,12 @@ class EoleDecoder:
             report_score=False,
         )
         vocabulary = context.vocabs["src"]
-        self.numbers = [vocabulary[WORD.format(number)] for number in range(self.data.vocabulary)]
-        self.numbers[EOS] = vocabulary[context.config.eos_token]
+        super().__init__(data, vocabulary)
+        self.ids[EOS] = vocabulary[context.config.eos_token]
 
-    @torch.inference_mode()
-    def translate(self, batches: list[list[int]]) -> list[list[int]]:
-        """Outputs of the batches, one after the other."""
-        return [output for batch in batches for output in self.translate_batch(batch)]
-
-    def translate_batch(self, numbers: list[int]) -> list[list[int]]:
-        """Outputs of one batch."""
-        sentences = [[self.numbers[i] for i in self.data.sentences[n]] for n in numbers]
-        batch = {
-            "src": torch.tensor(sentences),
-            "srclen": torch.tensor([len(sentence) for sentence in sentences]),
-            "ind_in_bucket": list(range(len(numbers))),
-        }
-        found = self.translator.predict_batch(batch, False)
-        return [outputs[0].tolist()[: STEPS - 1] for outputs in found["predictions"]]
+    def search(self, batch: dict[str, Any]) -> Any:
+        """Its search."""
+        return self.translator.predict_batch(batch, False)
 
 
 def defaults(section: Any) -> dict[str, Any]:

@@ -28,11 +28,11 @@ from task import (
     SHAPES,
     STEPS,
     WARMUP,
+    WORD,
     DecodingData,
     TrainingData,
 )
 
-WORD = "{:06d}"
 # `Ep. 1 : Up. 2 : Sen. 130 : Cost 9.1 * 2,345 @ 1,200 after 5,000 : ...`: the labels of an update
 UPDATE = re.compile(r" : Up\. [0-9,]+ : .* : Cost [^ ]+ \* ([0-9,]+) ")
 
@@ -43,12 +43,7 @@ def write_data(directory: Path, data: TrainingData) -> None:
     words = ["</s>", "<unk>", *map(WORD.format, range(FIRST_PIECE, data.vocabulary))]
     lines = "".join(f'"{word}": {number}\n' for number, word in enumerate(words))
     (directory / "vocabulary.yml").write_text(lines, encoding="ascii")
-    for side in ("source", "target"):
-        path = directory / f"train.{side}"
-        if not path.exists():
-            sentences = (data.sentence(side, index)[:-1] for index in range(len(data)))
-            text = (" ".join(map(WORD.format, sentence)) for sentence in sentences)
-            path.write_text("".join(f"{line}\n" for line in text), encoding="ascii")
+    data.write_text(directory)
 
 
 class MarianTrainer(Trainer):

@@ -18,42 +18,19 @@ from onmt.trainer import build_trainer
 from onmt.translate import GNMTGlobalScorer, Translator
 from onmt.utils import Optimizer, Statistics
 from onmt.utils.parse import ArgumentParser
+from opennmt_settings import TRAINING, PieceDecoder, corpus, write_data
 from task import (
-    BATCH_TOKENS,
     BEAM,
     DROPOUT,
     EOS,
     FIRST_PIECE,
-    LABEL_SMOOTHING,
-    LEARNING_RATE,
     LENGTH_PENALTY,
     SHAPES,
     STEPS,
-    WARMUP,
     DecodingData,
     Shape,
     TrainingData,
 )
-
-WORD = "{:06d}"
-BUCKET = 32768  # pairs that are sorted by length together: more than there are
-
-
-def write_vocabulary(path: Path, vocabulary: int) -> None:
-    """A word a line; the control symbols come by themselves."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    words = "".join(f"{WORD.format(number)}\t1\n" for number in range(FIRST_PIECE, vocabulary))
-    path.write_text(words, encoding="ascii")
-
-
-def write_text(directory: Path, data: TrainingData) -> None:
-    """The training data as words."""
-    for side in ("source", "target"):
-        path = directory / f"train.{side}"
-        if not path.exists():
-            sentences = (data.sentence(side, index)[:-1] for index in range(len(data)))
-            lines = (" ".join(map(WORD.format, sentence)) for sentence in sentences)
-            path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
 
 
 def make_options(directory: Path, shape: Shape) -> Any:
@@ -74,26 +51,11 @@ def make_options(directory: Path, shape: Shape) -> Any:
         "transformer_ff": shape.feed_forward_dim,
         "dropout": DROPOUT,
         "attention_dropout": DROPOUT,
-        "label_smoothing": LABEL_SMOOTHING,
-        "optim": "adam",
-        "adam_beta2": 0.98,
-        "learning_rate": LEARNING_RATE,
-        "warmup_steps": WARMUP,
-        "decay_method": "noam",
-        "max_grad_norm": 0,
-        "batch_type": "tokens",
-        "batch_size": BATCH_TOKENS,
-        "normalization": "tokens",
-        "bucket_size": BUCKET,
-        "num_workers": 0,
+        **TRAINING,
         "param_init": 0,
         "seed": 1,
     }
-    text = {
-        "path_src": str(directory / "train.source"),
-        "path_tgt": str(directory / "train.target"),
-    }
-    words = ["-data", str({"corpus": {**text, "weight": 1, "transforms": []}})]
+    words = ["-data", str(corpus(directory))]
     for name, value in settings.items():
         words += [f"-{name}", str(value)]
     words += ["-share_vocab", "-share_embeddings", "-share_decoder_embeddings"]
@@ -127,8 +89,7 @@ class OpenNMTTrainer(Trainer):
         torch.manual_seed(1)
         directory = arguments.task / "opennmt"
         data = TrainingData(arguments.task)
-        write_vocabulary(directory / "vocabulary.txt", data.vocabulary)
-        write_text(directory, data)
+        write_data(directory, data.vocabulary, data)
         options = make_options(directory, SHAPES[arguments.size])
         model, vocabularies, transforms = make_model(options)
         optimizer = Optimizer.from_opt(model, options)
@@ -144,21 +105,18 @@ class OpenNMTTrainer(Trainer):
         return int(statistics.n_words)
 
 
-class OpenNMTDecoder:
+class OpenNMTDecoder(PieceDecoder):
     """Its Translator."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         torch.set_num_threads(arguments.threads)
-        self.data = DecodingData(arguments.task, arguments.size)
+        data = DecodingData(arguments.task, arguments.size)
         directory = arguments.task / "opennmt-decode"
-        write_vocabulary(directory / "vocabulary.txt", self.data.vocabulary)
-        for side in ("source", "target"):
-            (directory / f"train.{side}").write_text("000004\n", encoding="ascii")
-        options = make_options(directory, self.data.shape)
-        model, self.vocabularies, _ = make_model(options)
+        write_data(directory, data.vocabulary, None)
+        model, vocabularies, _ = make_model(make_options(directory, data.shape))
         self.translator = Translator(
             model.eval(),
-            self.vocabularies,
+            vocabularies,
             beam_size=BEAM,
             min_length=STEPS - 1,
             max_length=STEPS,
@@ -166,26 +124,16 @@ class OpenNMTDecoder:
             global_scorer=GNMTGlobalScorer(LENGTH_PENALTY, 0.0, "avg", "none"),
             dump_beam="",
         )
-        vocabulary = self.vocabularies["src"]
-        unknown, self.padding, _, end = (
-            vocabulary[token] for token in ("<unk>", "<blank>", "<s>", "</s>")
-        )
-        self.numbers = [vocabulary[WORD.format(number)] for number in range(self.data.vocabulary)]
-        self.numbers[:FIRST_PIECE] = [self.padding, unknown, end, unknown]
-        assert self.numbers[EOS] == end
+        vocabulary = vocabularies["src"]
+        super().__init__(data, vocabulary)
+        unknown, padding, end = (vocabulary[token] for token in ("<unk>", "<blank>", "</s>"))
+        self.ids[:FIRST_PIECE] = [padding, unknown, end, unknown]
+        assert self.ids[EOS] == end
 
-    def translate(self, batches: list[list[int]]) -> list[list[int]]:
-        """Outputs of the batches, one after the other."""
-        return [output for batch in batches for output in self.translate_batch(batch)]
-
-    def translate_batch(self, numbers: list[int]) -> list[list[int]]:
-        """Outputs of one batch."""
-        sentences = [[self.numbers[i] for i in self.data.sentences[n]] for n in numbers]
-        lengths = torch.tensor([len(sentence) for sentence in sentences])
-        source = torch.tensor(sentences)[:, :, None]
-        batch = {"src": source, "srclen": lengths, "ind_in_bucket": list(range(len(numbers)))}
-        found = self.translator.translate_batch(batch, attn_debug=False)
-        return [outputs[0].tolist()[: STEPS - 1] for outputs in found["predictions"]]
+    def search(self, batch: dict[str, Any]) -> Any:
+        """Its search, whose ids have a dimension for features."""
+        batch["src"] = batch["src"][:, :, None]
+        return self.translator.translate_batch(batch, attn_debug=False)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 `train.npz`: all pairs as token ids, and an order of batches. `decode-SIZE/decode.npz`: under
 `weight/NAME`, the weights of a model with softmax attention, and the sentences to translate, as
-source numbers with the end symbol. The numbers 0 to 3 are padding, start, end and unknown.
+source ids with the end symbol. The ids 0 to 3 are padding, start, end and unknown.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ import numpy as np
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 FIRST_PIECE = 4
+WORD = "{:06d}"  # the piece of an id in text
 BATCH_TOKENS = 4096
 DROPOUT = 0.1
 LABEL_SMOOTHING = 0.1
@@ -62,9 +63,18 @@ class TrainingData:
         return len(self.sides["source"][1]) - 1
 
     def sentence(self, side: str, index: int) -> Any:
-        """The numbers of a sentence, the end symbol included."""
+        """The token ids of a sentence, the end symbol included."""
         tokens, offsets = self.sides[side]
         return tokens[offsets[index] : offsets[index + 1]]
+
+    def write_text(self, directory: Path) -> None:
+        """Write train.source and train.target, whose words are the ids."""
+        for side in self.sides:
+            path = directory / f"train.{side}"
+            if not path.exists():
+                sentences = (self.sentence(side, index)[:-1] for index in range(len(self)))
+                lines = (" ".join(map(WORD.format, sentence)) for sentence in sentences)
+                path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
 
     def batch(self, number: int) -> Any:
         """The positions of the pairs of a batch; after the last comes the first again."""
