@@ -1,5 +1,6 @@
 """Settings for the whole suite: one thread, fixed random numbers, and fast property tests."""
 
+import gc
 import os
 import signal
 import sys
@@ -17,6 +18,11 @@ settings.register_profile(
 )
 settings.register_profile("nightly", settings.get_profile("ci"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_finish() -> None:
+    """Keep collected tests and imported modules out of each later garbage collection."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
