@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from safetensors.torch import load_file
 from support.disks import before_call
 from support.runs import (
     die_at_call,
+    fresh,
     newest,
     outcome,
     tiny_config,
@@ -63,12 +63,6 @@ def start(directory: Path, *, options: Sequence[str] = ()) -> subprocess.Popen[s
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def fresh(reference: Path, directory: Path, config: dict[str, Any]) -> None:
-    for name in ("data", "prepared"):
-        shutil.copytree(reference / name, directory / name)
-    write_run(directory, config)
-
-
 def recorded(directory: Path, name: str) -> list[float]:
     records = outcome(directory / "run")["records"]
     return [record[name] for record in records if record["event"] == "train"]
@@ -79,7 +73,7 @@ def losses(directory: Path) -> list[float]:
 
 
 def test_two_processes_make_the_updates_of_one(reference: Path, tmp_path: Path) -> None:
-    """Three batches an update, of which one is divided."""
+    """Three batches per update, of which one is divided."""
     fresh(reference, tmp_path, settings(tmp_path))
     process = start(tmp_path)
     _, errors = process.communicate(timeout=120)

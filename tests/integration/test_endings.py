@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.disks import before_call, limit_during
-from support.runs import die_at_call, newest, outcome, tiny_config, train_in_child, write_run
+from support.runs import die_at_call, fresh, newest, outcome, tiny_config, train_in_child, write_run
 
 from nmt.cli import average_checkpoints
 from nmt.training import run
@@ -26,22 +26,6 @@ from nmt.training.trainer import Trainer
 from nmt.training.update import Updater
 
 KILLED = -signal.SIGKILL
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a finished, undisturbed run."""
-    directory = tmp_path_factory.mktemp("reference")
-    assert train_in_child(write_run(directory)) == 0
-    return directory
-
-
-@pytest.fixture
-def config(reference: Path, tmp_path: Path) -> Path:
-    """The config of a new run on the same prepared data."""
-    for name in ("data", "prepared"):
-        shutil.copytree(reference / name, tmp_path / name)
-    return write_run(tmp_path)
 
 
 def all_of(*actions: Callable[[], None]) -> Callable[[], None]:
@@ -151,9 +135,9 @@ def test_a_hundred_injections_leave_only_finite_tensors(reference: Path, tmp_pat
     codes: dict[int, int] = {}
     for attempt in range(100):
         directory = tmp_path / str(attempt)
-        for name in ("data", "prepared"):
-            shutil.copytree(reference / name, directory / name)
-        path = write_run(directory, tiny_config(directory, ema=0.9 if attempt % 4 == 0 else 0.0))
+        path = fresh(
+            reference, directory, tiny_config(directory, ema=0.9 if attempt % 4 == 0 else 0.0)
+        )
         code = train_in_child(path, partial(poison_at_random, generator.randint(0, 2**31)))
         codes[code] = codes.get(code, 0) + 1
         assert_all_finite(directory / "run")

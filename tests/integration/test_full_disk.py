@@ -3,7 +3,6 @@
 import errno
 import os
 import random
-import shutil
 import signal
 from collections.abc import Iterator
 from functools import partial
@@ -12,28 +11,12 @@ from typing import Any
 
 import pytest
 from support.disks import before_call, empty, fill, limit_during, small_disk
-from support.runs import newest, outcome, train_in_child, write_run
+from support.runs import fresh, newest, outcome, train_in_child
 
 from nmt.checkpoint.store import CheckpointStore, verify
 from nmt.training.result import read_result
 from nmt.training.saving import Saver
 from nmt.training.update import Updater
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a finished, undisturbed run."""
-    directory = tmp_path_factory.mktemp("reference")
-    assert train_in_child(write_run(directory)) == 0
-    return directory
-
-
-@pytest.fixture
-def config(reference: Path, tmp_path: Path) -> Path:
-    """The config of a new run on the same prepared data."""
-    for name in ("data", "prepared"):
-        shutil.copytree(reference / name, tmp_path / name)
-    return write_run(tmp_path)
 
 
 @pytest.fixture
@@ -191,9 +174,7 @@ def test_a_full_disk_at_fifty_places(
     codes: dict[int, int] = {}
     for attempt in range(50):
         directory = tmp_path / str(attempt)
-        for name in ("data", "prepared"):
-            shutil.copytree(reference / name, directory / name)
-        config = write_run(directory)
+        config = fresh(reference, directory)
         with small_disk(directory / "run", size="4m") as disk:
             first, leave = generator.randint(1, 24), int(10 ** generator.uniform(0, 5.5))
             code = train_in_child(config, partial(full_between, disk, first, 999, leave=leave))
@@ -219,9 +200,7 @@ def test_files_cut_at_fifty_places(
     generator = random.Random(14)
     for attempt in range(50):
         directory = tmp_path / str(attempt)
-        for name in ("data", "prepared"):
-            shutil.copytree(reference / name, directory / name)
-        config = write_run(directory)
+        config = fresh(reference, directory)
         first, limit = generator.randint(1, 4), generator.randint(20_000, 75_000)
         code = train_in_child(config, partial(limit_during, Saver, "save", first, 99, limit=limit))
         assert_orderly(directory / "run", capfd.readouterr().err, code)

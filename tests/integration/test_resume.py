@@ -9,10 +9,9 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.runs import die_at_call, newest, outcome, tiny_config, train_in_child, write_run
+from support.runs import die_at_call, fresh, newest, outcome, tiny_config, train_in_child, write_run
 
 from nmt.training.result import read_result
 from nmt.training.saving import Saver
@@ -21,21 +20,6 @@ from nmt.training.update import Updater
 from nmt.training.validation import Validator
 
 KILLED = -signal.SIGKILL
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a finished, undisturbed run."""
-    directory = tmp_path_factory.mktemp("reference")
-    assert train_in_child(write_run(directory)) == 0
-    return directory
-
-
-def fresh(reference: Path, directory: Path, config: dict[str, Any] | None = None) -> Path:
-    """The config of a new run on the same prepared data."""
-    for name in ("data", "prepared"):
-        shutil.copytree(reference / name, directory / name)
-    return write_run(directory, config)
 
 
 @pytest.mark.parametrize("micro_step", range(13, 21))

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.runs import die_at_call, newest, outcome, tiny_config, train_in_child, write_run
+from support.runs import die_at_call, fresh, newest, outcome, tiny_config, train_in_child, write_run
 
 from nmt.checkpoint.store import CheckpointStore, verify
 from nmt.cli import average_checkpoints, train
@@ -26,20 +25,10 @@ from nmt.training.update import Updater
 KILLED = -signal.SIGKILL
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a finished, undisturbed run."""
-    directory = tmp_path_factory.mktemp("reference")
-    assert train_in_child(write_run(directory)) == 0
-    return directory
-
-
 @pytest.fixture
 def half_way(reference: Path, tmp_path: Path) -> Path:
     """A directory with a run that was killed after update 12."""
-    for name in ("data", "prepared"):
-        shutil.copytree(reference / name, tmp_path / name)
-    config = write_run(tmp_path)
+    config = fresh(reference, tmp_path)
     assert train_in_child(config, partial(die_at_call, Updater, "step", 13)) == KILLED
     return tmp_path
 
@@ -137,10 +126,9 @@ def test_a_flipped_bit_of_the_data_ends_a_resumed_run_with_exit_7(
 
 
 def test_a_new_run_makes_damaged_data_again(reference: Path, tmp_path: Path) -> None:
-    for name in ("data", "prepared"):
-        shutil.copytree(reference / name, tmp_path / name)
+    config = fresh(reference, tmp_path)
     flip_a_bit(tmp_path / "prepared" / "train.source.tokens.bin")
-    assert train_in_child(write_run(tmp_path)) == 0
+    assert train_in_child(config) == 0
     assert outcome(tmp_path / "run") == outcome(reference / "run")
 
 
@@ -166,9 +154,7 @@ def test_data_that_changes_during_training_ends_the_run(
     reference: Path, tmp_path: Path, name: str, change: Callable[[Path], None]
 ) -> None:
     """At the next epoch at the latest, with one line that names the file, never by a crash."""
-    for part in ("data", "prepared"):
-        shutil.copytree(reference / part, tmp_path / part)
-    config = write_run(tmp_path, tiny_config(tmp_path, max_updates=10**6, save_every=10**6))
+    config = fresh(reference, tmp_path, tiny_config(tmp_path, max_updates=10**6, save_every=10**6))
     command = [sys.executable, "-m", "nmt.cli.train", "--config", str(config)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         metrics = tmp_path / "run" / "metrics.jsonl"
@@ -207,9 +193,7 @@ def poison_batches(first: int, last: int) -> None:
 
 
 def test_a_bad_update_is_skipped_and_counted(reference: Path, tmp_path: Path) -> None:
-    for name in ("data", "prepared"):
-        shutil.copytree(reference / name, tmp_path / name)
-    assert train_in_child(write_run(tmp_path), partial(poison_batches, 10, 10)) == 0
+    assert train_in_child(fresh(reference, tmp_path), partial(poison_batches, 10, 10)) == 0
     state = outcome(tmp_path / "run")["state"]
     assert state["skipped_updates"] == 1
     log = (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
@@ -220,9 +204,7 @@ def test_a_bad_update_is_skipped_and_counted(reference: Path, tmp_path: Path) ->
 def test_ten_bad_updates_in_a_row_are_exit_6(
     reference: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("data", "prepared"):
-        shutil.copytree(reference / name, tmp_path / name)
-    assert train_in_child(write_run(tmp_path), partial(poison_batches, 12, 10**6)) == 6
+    assert train_in_child(fresh(reference, tmp_path), partial(poison_batches, 12, 10**6)) == 6
     assert "diverged" in capfd.readouterr().err
     result = json.loads((tmp_path / "run" / "result.json").read_bytes())
     assert result["status"] == "diverged"
@@ -251,12 +233,10 @@ def test_accumulation_equals_one_big_batch(reference: Path, tmp_path: Path) -> N
         ("big", {"batch_tokens": 100_000, "accumulate": 1}),
     ):
         directory = tmp_path / name
-        for part in ("data", "prepared"):
-            shutil.copytree(reference / part, directory / part)
         config = tiny_config(directory, max_updates=3, log_every=1, **settings)
         config["model"] |= {"dropout": 0.0, "attention_dropout": 0.0}
         config["train"]["schedule"] = {"kind": "constant", "warmup": 0}
-        assert train_in_child(write_run(directory, config)) == 0
+        assert train_in_child(fresh(reference, directory, config)) == 0
         records = outcome(directory / "run")["records"]
         losses.append([record["loss"] for record in records if record["event"] == "train"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)

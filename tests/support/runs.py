@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import socket
 import time
@@ -75,6 +76,13 @@ def write_run(directory: Path, config: dict[str, Any] | None = None) -> Path:
     path = directory / "config.yaml"
     path.write_text(yaml.safe_dump(config or tiny_config(directory)), encoding="utf-8")
     return path
+
+
+def fresh(reference: Path, directory: Path, config: dict[str, Any] | None = None) -> Path:
+    """The config of a new run in a directory, on the prepared data of another run."""
+    for name in ("data", "prepared"):
+        shutil.copytree(reference / name, directory / name)
+    return write_run(directory, config)
 
 
 def train_in_child(config: Path, sabotage: Callable[[], None] | None = None) -> int:
