@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from nmt.checkpoint.model_directory import model_files
+from nmt.checkpoint.model_directory import model_files, model_for
 from nmt.config.attention_kinds import ATTENTION_KINDS
 from nmt.config.config import (
     AttentionTypesConfig,
@@ -63,11 +63,7 @@ def make_codec(config: Config) -> Codec:
 def make_model(config: Config, codec: Codec, *, seed: int = 1, ending: float = 4.0) -> Transformer:
     """Random weights, large enough for clear choices; `ending` makes outputs shorter."""
     torch.manual_seed(seed)
-    model = Transformer(
-        config.model,
-        source_vocabulary_size=len(codec.source.vocabulary),
-        target_vocabulary_size=len(codec.target.vocabulary),
-    )
+    model = model_for(config.model, codec)
     assert model.own_output_weight is not None
     with torch.no_grad():
         for module in model.modules():
@@ -91,11 +87,7 @@ def trained_model(kind: str = "softmax") -> tuple[Config, Codec, Transformer]:
 def train_briefly(config: Config, codec: Codec) -> Transformer:
     """A model of this configuration that writes short lines in capitals."""
     torch.manual_seed(1)
-    model = Transformer(
-        config.model,
-        source_vocabulary_size=len(codec.source.vocabulary),
-        target_vocabulary_size=len(codec.target.vocabulary),
-    )
+    model = model_for(config.model, codec)
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
     generator = torch.Generator().manual_seed(1)
     for _ in range(UPDATES):

@@ -4,7 +4,6 @@ The records of validations in metrics.jsonl have one number per head, such as `a
 sublayer.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from nmt.analysis.figures import Drawing, Picture, panels_by_type, types_with
 from nmt.analysis.plotting import COLOURS, GREY, legend, styled
 from nmt.analysis.results import ATTENTION_TYPES, LANDMARKS, Analysis, learned_names
-from nmt.config.config import METRICS_FILE
+from nmt.storage.records import METRICS_FILE, read_records
 
 HEAD = re.compile(r"(\w+)_(\d+)")
 TRAJECTORY_MEASURES = ("sparsity", "null_rate", "entropy", "diversity")
@@ -43,18 +42,11 @@ def validation_records(path: Path) -> Iterator[dict[str, Any]]:
 
     A run that was resumed before its last validation has the same update twice; the last counts.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError:
-        return
-    records: dict[int, dict[str, Any]] = {}
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # the last line of a run that was killed
-        if isinstance(record, dict) and record.get("event") == "validation":
-            records[int(record["update"])] = record
+    records = {
+        int(record["update"]): record
+        for record in read_records(path)
+        if record.get("event") == "validation"
+    }
     yield from (records[update] for update in sorted(records))
 
 

@@ -14,6 +14,7 @@ from nmt.bench.result import Result, Speed, speed_fields
 from nmt.bench.synthetic import Shapes, synthetic_codec, synthetic_config
 from nmt.bench.timing import Spread, Times, measure_rounds
 from nmt.bench.work import translation_operations
+from nmt.checkpoint.model_directory import model_for
 from nmt.checkpoint.selection import find_model
 from nmt.config.limits import MAX_BATCH_TOKENS
 from nmt.config.search_options import SearchOptions
@@ -25,7 +26,6 @@ from nmt.decoding.translation import Line, Precision
 from nmt.decoding.translator import Translator
 from nmt.errors import DataError
 from nmt.model.summary import count
-from nmt.model.transformer import Transformer
 from nmt.progress import progress_bar
 
 GROUPS = 10
@@ -94,13 +94,7 @@ class DecodingModel:
         """Parameters of the model as it was trained: packed layers have none."""
         codec = self.member.codec
         with torch.device("meta"):
-            return count(
-                Transformer(
-                    self.member.model.config,
-                    source_vocabulary_size=len(codec.source.vocabulary),
-                    target_vocabulary_size=len(codec.target.vocabulary),
-                )
-            )
+            return count(model_for(self.member.model.config, codec))
 
 
 def saved_models(
@@ -163,11 +157,7 @@ def random_translator(
     """A translator with random weights, as fast as one with trained weights."""
     config = synthetic_config(shapes)
     torch.manual_seed(1)
-    model = Transformer(
-        with_attention(config.model, kind),
-        source_vocabulary_size=len(codec.source.vocabulary),
-        target_vocabulary_size=len(codec.target.vocabulary),
-    )
+    model = model_for(with_attention(config.model, kind), codec)
     place(model, device, precision).eval()
     return Translator(
         TorchModels([Member.of(model, codec, int8=int8)], device),

@@ -97,11 +97,7 @@ def shape_model(config: ModelConfig, codec: Codec, file: TensorFile) -> Transfor
                 f"but {CONFIG_FILE} says {expected}"
             )
     with torch.device("meta"):
-        model = Transformer(
-            config,
-            source_vocabulary_size=len(codec.source.vocabulary),
-            target_vocabulary_size=len(codec.target.vocabulary),
-        )
+        model = model_for(config, codec)
     expected_specs = {name: TensorSpec.of(tensor) for name, tensor in model.state_dict().items()}
     check_specs(file.specs, expected_specs, file.name)
     return model
@@ -115,6 +111,15 @@ def read_config(directory: SealedDirectory) -> Config:
     except UnicodeDecodeError as error:
         raise IntegrityError(f"{path}: not UTF-8") from error
     return parse_config(text, name=str(path), directory=directory.path)
+
+
+def model_for(config: ModelConfig, codec: Codec) -> Transformer:
+    """A model with new weights for the vocabularies of a codec."""
+    return Transformer(
+        config,
+        source_vocabulary_size=len(codec.source.vocabulary),
+        target_vocabulary_size=len(codec.target.vocabulary),
+    )
 
 
 def model_files(

@@ -101,18 +101,7 @@ def paper(arguments: argparse.Namespace) -> int:
         if not path.is_file():
             raise UserError(f"--alignment: expected a file, found none at {path}")
     request = read_request(arguments)
-    from nmt.recipes.grid import make_grid
-
-    grid = make_grid(
-        request.directory,
-        request.variants,
-        request.seeds,
-        settings=request.settings,
-        runs=arguments.runs,
-        recipe_name=arguments.recipe,
-        without=arguments.without,
-        provided=arguments.data,
-    )
+    grid = request.grid(arguments)
     output = arguments.output or grid[0][0].run.config.run_dir.parent / "paper"
     check_output(output.resolve(), "nmt-paper", marker=MARKER)
     failure = run_grid(arguments, request, grid)

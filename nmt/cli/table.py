@@ -12,6 +12,7 @@ from nmt.cli import console
 from nmt.cli.arguments import whole_number
 from nmt.errors import ConfigError
 from nmt.recipes.variants import configs_of, find_recipe, find_variant
+from nmt.storage.records import METRICS_FILE
 
 if TYPE_CHECKING:
     from nmt.recipes.grid import Cell
@@ -136,6 +137,21 @@ class Request:
     seeds: list[int]
     settings: list[str]
 
+    def grid(self, arguments: argparse.Namespace) -> "list[list[Cell]]":
+        """The runs of each variant, one per seed."""
+        from nmt.recipes.grid import make_grid
+
+        return make_grid(
+            self.directory,
+            self.variants,
+            self.seeds,
+            settings=self.settings,
+            runs=arguments.runs,
+            recipe_name=arguments.recipe,
+            without=arguments.without,
+            provided=arguments.data,
+        )
+
 
 def read_request(arguments: argparse.Namespace) -> Request:
     """Tell variants and seeds from the settings that may follow them."""
@@ -155,19 +171,9 @@ def table(arguments: argparse.Namespace) -> int:
     """Run the grid, make the table, write it."""
     request = read_request(arguments)
 
-    from nmt.recipes.grid import make_grid
     from nmt.recipes.table import PAPER, read_paper
 
-    grid = make_grid(
-        request.directory,
-        request.variants,
-        request.seeds,
-        settings=request.settings,
-        runs=arguments.runs,
-        recipe_name=arguments.recipe,
-        without=arguments.without,
-        provided=arguments.data,
-    )
+    grid = request.grid(arguments)
     rows = [cells[0].variant for cells in grid]
     baseline = find_baseline(request.directory, arguments.baseline, rows=rows)
     paper = read_paper(request.directory / PAPER)
@@ -230,7 +236,7 @@ def run_on_gpus(
                 *("--variants", cell.variant, "--seeds", str(cell.seed), "--only", "runs"),
             ),
             log=cell.run.results / "table.log",
-            metrics=cell.run.config.run_dir / "metrics.jsonl",
+            metrics=cell.run.config.run_dir / METRICS_FILE,
             updates=cell.run.config.train.max_updates,
         )
         for cell in in_order(grid)

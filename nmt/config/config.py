@@ -31,8 +31,6 @@ from nmt.config.scalars import Names, Range
 from nmt.config.search_options import DecodeConfig
 from nmt.errors import ConfigError
 
-METRICS_FILE = "metrics.jsonl"  # in the run directory
-
 TokenizerKind = Literal["auto", "none", "moses", "jieba"]
 
 AttentionKindName = Annotated[str, Names(ATTENTION_KINDS, ALIASES)]

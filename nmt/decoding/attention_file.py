@@ -11,8 +11,7 @@ import contextlib
 import json
 import zipfile
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -51,14 +50,9 @@ class NumpyAttention:
         ):
             np.lib.format.write_array(member, array, allow_pickle=False)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         with storage_errors(self.path):
-            self._stack.__exit__(kind, error, traceback)
+            self._stack.__exit__(*exception)
 
 
 class JsonAttention:
@@ -73,29 +67,15 @@ class JsonAttention:
 
     def write(self, number: int, attention: Attention) -> None:
         """Add one output line."""
+        texts = {"source": attention.source, "target": attention.target}
         rounded = {
             type_: np.round(weights.astype(np.float64), DECIMALS).tolist()
             for type_, weights in attention.weights.items()
         }
-        self.writer.write(
-            json.dumps(
-                {
-                    "line": number,
-                    "source": attention.source,
-                    "target": attention.target,
-                    **rounded,
-                },
-                ensure_ascii=False,
-            )
-        )
+        self.writer.write(json.dumps({"line": number, **texts, **rounded}, ensure_ascii=False))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.writer.__exit__(kind, error, traceback)
+    def __exit__(self, *exception: Any) -> None:
+        self.writer.__exit__(*exception)
 
 
 AttentionWriter = NumpyAttention | JsonAttention

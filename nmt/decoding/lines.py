@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from nmt.config.search_options import SearchOptions
 from nmt.data.text import BadLine, LineWriter
@@ -84,13 +83,8 @@ class Outputs:
             self.stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stack.__exit__(kind, error, traceback)
+    def __exit__(self, *exception: Any) -> None:
+        self.stack.__exit__(*exception)
 
     def write(self, number: int, translation: Translation, *, nbest: bool) -> None:
         """Write the translation of input line `number` (from 0)."""

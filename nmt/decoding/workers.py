@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from nmt import errors
@@ -134,12 +133,7 @@ class WorkerPool:
         self.workers[ours] = Worker(process, device)
         return ours
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for connection, worker in self.workers.items():
             connection.close()
             if kind is not None:

@@ -17,10 +17,9 @@ import torch
 from nmt.bench.kinds import all_kinds, with_attention
 from nmt.bench.synthetic import Shapes, synthetic_codec, synthetic_config, synthetic_lines
 from nmt.bench.training import Task, TrainingModel, synthetic_task
-from nmt.checkpoint.model_directory import model_files
+from nmt.checkpoint.model_directory import model_files, model_for
 from nmt.config.config import ParallelFiles, TrainingCorpus
 from nmt.decoding.translator import Translator
-from nmt.model.transformer import Transformer
 from nmt.ops.backend import force_backend
 from nmt.storage.directories import write_directory
 from nmt.training.state import SUM_NAMES
@@ -129,11 +128,7 @@ def write_random_model(path: Path) -> None:
     )
     codec = synthetic_codec(config, SMOKE_SHAPES)
     torch.manual_seed(1)
-    model = Transformer(
-        config.model,
-        source_vocabulary_size=len(codec.source.vocabulary),
-        target_vocabulary_size=len(codec.target.vocabulary),
-    )
+    model = model_for(config.model, codec)
     write_directory(path, model_files(config, codec, model.state_dict()))
 
 

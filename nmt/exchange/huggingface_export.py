@@ -1,7 +1,6 @@
 """Softmax models as folders that MarianMTModel.from_pretrained of Hugging Face loads."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from nmt.exchange.huggingface import (
 )
 from nmt.model.embeddings import sinusoids
 from nmt.storage.directories import new_directory
+from nmt.storage.records import METRICS_FILE, read_records
 
 BAD_WORDS_IDS = [[PAD], [BOS], [UNK]]  # what search never puts out
 
@@ -205,17 +205,6 @@ def scores(loaded: LoadedModel) -> str:
     if score is None:
         return "No score of it is known."
     text = f"Validation set: {score.metric} {score.value:.2f}"
-    signatures = list(read_signatures(loaded.path.parent / "metrics.jsonl"))
+    records = read_records(loaded.path.parent / METRICS_FILE)
+    signatures = [record["signature"] for record in records if "signature" in record]
     return f"{text} (signature {signatures[-1]})." if signatures else f"{text}."
-
-
-def read_signatures(metrics: Path) -> Iterator[str]:
-    """The signatures of the scores of a run; a kill can leave the last line in part."""
-    lines = metrics.read_bytes().split(b"\n") if metrics.is_file() else []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and isinstance(record.get("signature"), str):
-            yield record["signature"]

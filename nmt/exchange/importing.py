@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from nmt.checkpoint.model_directory import model_files
+from nmt.checkpoint.model_directory import model_files, model_for
 from nmt.config.config import (
     Config,
     DataConfig,
@@ -30,7 +30,6 @@ from nmt.config.search_options import DecodeConfig
 from nmt.data.codec import Codec, LineCodec
 from nmt.data.vocabulary import CONTROL, Vocabulary
 from nmt.errors import DataError
-from nmt.model.transformer import Transformer
 from nmt.storage.directories import write_directory
 
 # The output bias of a symbol that is never predicted. Its probability is 0 in float32. The number
@@ -121,11 +120,7 @@ def take_bias(bias: Tensor, vocabulary: ForeignVocabulary) -> Tensor:
 def shape_of_model(config: ModelConfig, codec: Codec) -> dict[str, tuple[int, ...]]:
     """The shapes of all weights of a model, by name."""
     with torch.device("meta"):
-        model = Transformer(
-            config,
-            source_vocabulary_size=len(codec.source.vocabulary),
-            target_vocabulary_size=len(codec.target.vocabulary),
-        )
+        model = model_for(config, codec)
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 

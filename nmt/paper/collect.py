@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from nmt.analysis.trajectories import read_trajectories, validation_records
-from nmt.config.config import METRICS_FILE
 from nmt.paper.scores import RunScores, Value, flatten
 from nmt.recipes.grid import Cell, read_outcome
 from nmt.recipes.table import describe_attention
+from nmt.storage.records import METRICS_FILE
 
 ANALYSIS_DIRECTORY = "analysis"
 ALIGNMENT_DIRECTORY = "alignment"  # the analysis of the text with gold alignments

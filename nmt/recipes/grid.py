@@ -17,6 +17,7 @@ from nmt.data.text import LineWriter
 from nmt.errors import ConfigError, DataError, DivergedError
 from nmt.recipes.stages import FailedError, Run, StageName, run_stage, training_status
 from nmt.recipes.variants import configs_of, find_variant, make_run, variants
+from nmt.storage.records import METRICS_FILE, read_records
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ def read_outcome(cell: Cell) -> Outcome:
         {entry["metric"]: float(entry["value"]) for entry in entries},
         {entry["metric"]: str(entry["signature"]) for entry in entries},
         count_parameters(run),
-        training_hours(run.config.run_dir / "metrics.jsonl"),
+        training_hours(run.config.run_dir / METRICS_FILE),
     )
 
 
@@ -222,16 +223,6 @@ def count_parameters(run: Run) -> int | None:
 
 def training_hours(path: Path) -> float | None:
     """The time of all updates in the records of a run, without validation; None without any."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError:
-        return None
-    seconds = 0.0
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # the last line of a run that was killed
-        if record.get("event") == "train":
-            seconds += record["seconds"]
+    records = (record for record in read_records(path) if record.get("event") == "train")
+    seconds = sum((record["seconds"] for record in records), 0.0)
     return seconds / 3600 if seconds else None

@@ -1,6 +1,5 @@
 """Runs of a grid side by side: one process per slot, where a slot is a GPU of this node."""
 
-import json
 import logging
 import os
 import signal
@@ -19,6 +18,8 @@ from nmt.recipes.stages import exit_code
 
 if TYPE_CHECKING:
     from tqdm import tqdm
+
+from nmt.storage.records import parse_record
 
 logger = logging.getLogger(__name__)
 
@@ -224,11 +225,8 @@ def show_progress(child: Child) -> None:
 def last_training_record(path: Path) -> dict[str, Any]:
     """The newest record of a training update in metrics.jsonl; empty without one."""
     for line in reversed(last_lines(path)):
-        try:
-            record: dict[str, Any] = json.loads(line)
-        except ValueError:
-            continue  # the part of a line at which the tail begins, or one that is being written
-        if isinstance(record, dict) and record.get("event") == "train":
+        record = parse_record(line)
+        if record is not None and record.get("event") == "train":
             return record
     return {}
 

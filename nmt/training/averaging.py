@@ -11,14 +11,13 @@ from torch import Tensor
 
 from nmt.checkpoint.average import Measure, average_checkpoints, mean_weights, open_inputs
 from nmt.checkpoint.cadence import close_steps
-from nmt.checkpoint.model_directory import STATE, read_config
+from nmt.checkpoint.model_directory import STATE, model_for, read_config
 from nmt.checkpoint.selection import is_better
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import resolved_prepared_dir
 from nmt.data.batching import make_batch
 from nmt.data.prepare import Prepared, open_prepared
 from nmt.errors import NoCheckpointError, UserError
-from nmt.model.transformer import Transformer
 from nmt.storage.manifest import SealedDirectory
 from nmt.training.distributed import Processes, processes
 from nmt.training.loss import TranslationLoss
@@ -125,11 +124,7 @@ def find_prepared(directories: Sequence[Path], fingerprint: str) -> Prepared:
 def empty_updater(validator: Validator, team: Processes) -> Updater:
     """A model of the config, whose weights are to be loaded."""
     config, prepared = validator.config, validator.prepared
-    model = Transformer(
-        config.model,
-        source_vocabulary_size=len(prepared.codec.source.vocabulary),
-        target_vocabulary_size=len(prepared.codec.target.vocabulary),
-    ).to(team.device)
+    model = model_for(config.model, prepared.codec).to(team.device)
     loss = TranslationLoss(model, smoothing=config.train.label_smoothing)
     first = make_batch(prepared.train, torch.zeros(1, dtype=torch.int64).numpy())
     plain = replace(config, train=replace(config.train, compile=False, ema=0.0))

@@ -3,16 +3,14 @@
 import json
 import logging
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from nmt.config.config import METRICS_FILE
 from nmt.errors import UserError
 from nmt.storage.files import open_flags
+from nmt.storage.records import METRICS_FILE, Record, parse_record, read_records
 from nmt.training.event_file import (
     event_path,
     events,
@@ -26,8 +24,6 @@ TENSORBOARD = "tensorboard"
 LOG = "train.log"
 
 logger = logging.getLogger(__name__)
-
-Record = dict[str, Any]
 
 
 class RunLog:
@@ -86,12 +82,7 @@ class RunLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         if isinstance(error, UserError):  # the console prints it by itself
             last = logging.LogRecord(__name__, logging.ERROR, __file__, 0, str(error), None, None)
             self.handler.handle(last)
@@ -156,32 +147,6 @@ class LogFile(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = (self.format(record) + "\n").encode(errors="backslashreplace")
         self.failures.attempt(self.file.path, lambda: self.file.append(line))
-
-
-def parse_record(line: bytes) -> Record | None:
-    """The record of a line, None for a line that is not whole.
-
-    Records with a `time` count epochs from 1. Those of versions that wrote no time counted them
-    from 0, and are given back in the present form.
-    """
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(record, dict):
-        return None
-    if "time" not in record and "epoch" in record:
-        record["epoch"] += 1
-    return record
-
-
-def read_records(path: Path) -> Iterator[Record]:
-    """All whole records of a metrics.jsonl; none if there is no such file."""
-    if path.exists():
-        for line in path.read_bytes().split(b"\n"):
-            record = parse_record(line)
-            if record is not None:
-                yield record
 
 
 def forget_after(path: Path, update: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from nmt.checkpoint.model_directory import model_for
 from nmt.checkpoint.start import Start, Transfer, read_start, transfer
 from nmt.config.config import Config
 from nmt.data.batching import make_batch
@@ -23,7 +24,6 @@ from nmt.data.reading import TRAIN, count_pairs, evenly, read
 from nmt.data.text import SIDES, LineWriter, ReadStatistics
 from nmt.model.parts import check_parts, freeze
 from nmt.model.summary import summarize
-from nmt.model.transformer import Transformer
 from nmt.training.distributed import processes
 from nmt.training.loss import TranslationLoss
 from nmt.training.pace import duration
@@ -216,11 +216,7 @@ def measure_training(config: Config, prepared: Prepared, start: Start | None) ->
     """Build the model, and train it for a second."""
     with processes(config.train) as team:
         config = with_precision(config, team.device)
-        model = Transformer(
-            config.model,
-            source_vocabulary_size=len(prepared.codec.source.vocabulary),
-            target_vocabulary_size=len(prepared.codec.target.vocabulary),
-        ).to(team.device)
+        model = model_for(config.model, prepared.codec).to(team.device)
         taken = "" if start is None else describe_start(start, transfer(start.loaded, model))
         frozen = freeze(model, config.train.freeze)
         loss = TranslationLoss(model, smoothing=config.train.label_smoothing)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from nmt.checkpoint.model_directory import model_for
 from nmt.checkpoint.start import Start, begun_codec, describe_names, read_start, transfer
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config, resolved_prepared_dir
@@ -27,7 +28,6 @@ from nmt.data.reading import input_roles
 from nmt.errors import ConfigError, DivergedError, IntegrityError, StorageError
 from nmt.model.parts import check_parts, freeze
 from nmt.model.summary import summarize
-from nmt.model.transformer import Transformer
 from nmt.storage.files import replace_file
 from nmt.training.distributed import Processes, lost_processes, processes
 from nmt.training.loss import TranslationLoss
@@ -144,11 +144,7 @@ def build_trainer(
     """Build the model, and restore it if the run has begun; else see whether it can."""
     state = TrainingState() if saved is None else saved.state
     torch.manual_seed(config.seed)
-    model = Transformer(
-        config.model,
-        source_vocabulary_size=len(prepared.codec.source.vocabulary),
-        target_vocabulary_size=len(prepared.codec.target.vocabulary),
-    ).to(team.device)
+    model = model_for(config.model, prepared.codec).to(team.device)
     if start is not None:
         state.started_from = start.record()
         logger.info("start: %s (SHA-256 %.12s)", *itemgetter("path", "sha256")(start.record()))

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 # SIGUSR1 is how SLURM announces that time is nearly up; the job is queued again: all is well.
@@ -38,12 +38,7 @@ class StopRequest:
         }
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self.previous.items():
             signal.signal(number, signal.SIG_IGN if self.until_exit else handler)
 

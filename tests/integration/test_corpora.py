@@ -20,7 +20,7 @@ from support.runs import (
 from nmt.cli import prepare, train, translate
 from nmt.config.loading import load_config
 from nmt.data.prepare import open_prepared
-from nmt.training.metrics import read_records
+from nmt.storage.records import read_records
 from nmt.training.update import Updater
 
 

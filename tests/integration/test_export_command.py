@@ -21,7 +21,7 @@ from translation_models import (
     trained_model,
 )
 
-from nmt.checkpoint.model_directory import load_model
+from nmt.checkpoint.model_directory import load_model, model_for
 from nmt.checkpoint.store import verify
 from nmt.cli.export import main
 from nmt.config.config import Config, TokenizerConfig
@@ -54,11 +54,7 @@ def codec_of(config: Config) -> Codec:
 def lively_model(config: Config, codec: Codec) -> Transformer:
     """Random weights, biases and gains so large that every one of them matters."""
     torch.manual_seed(3)
-    model = Transformer(
-        config.model,
-        source_vocabulary_size=len(codec.source.vocabulary),
-        target_vocabulary_size=len(codec.target.vocabulary),
-    )
+    model = model_for(config.model, codec)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith(("embedding", "output_weight")):

@@ -12,7 +12,7 @@ import pytest
 from support.runs import train_in_child
 
 from nmt.cli import average_checkpoints
-from nmt.training.metrics import read_records
+from nmt.storage.records import read_records
 
 GOLDEN = Path(__file__).parent / "golden_run"
 

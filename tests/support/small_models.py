@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.checkpoint.model_directory import model_files
+from nmt.checkpoint.model_directory import model_files, model_for
 from nmt.config.config import Config
 from nmt.config.loading import parse_config
 from nmt.data.codec import Codec
@@ -49,11 +49,7 @@ def small_codec(config: Config) -> Codec:
 def small_transformer(config: Config, codec: Codec, *, seed: int) -> Transformer:
     """A model with random weights, in evaluation mode."""
     torch.manual_seed(seed)
-    return Transformer(
-        config.model,
-        source_vocabulary_size=len(codec.source.vocabulary),
-        target_vocabulary_size=len(codec.target.vocabulary),
-    ).eval()
+    return model_for(config.model, codec).eval()
 
 
 def small_files(directory: Path, *, seed: int, model: str = "") -> dict[str, Writer]:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from support.disks import limit_file_size
 
+from nmt.storage.records import read_records
 from nmt.training.event_file import flatten
 from nmt.training.failures import WriteFailures
-from nmt.training.metrics import AppendedFile, RunLog, forget_after, read_records
+from nmt.training.metrics import AppendedFile, RunLog, forget_after
 from nmt.training.state import TrainingState
 
 

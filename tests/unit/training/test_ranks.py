@@ -17,6 +17,7 @@ from encoded_corpora import write_corpus
 from safetensors.torch import load_file, save_file
 from support.runs import tiny_config, write_run
 
+from nmt.checkpoint.model_directory import model_for
 from nmt.config.config import Config
 from nmt.config.loading import load_config
 from nmt.data.batching import BatchStream
@@ -135,11 +136,7 @@ def validate(config: Config, prepared: Prepared, directory: Path) -> None:
     logging.getLogger("nmt.training.validation").addHandler(Lines(shown))
     with processes(config.train) as team:
         torch.manual_seed(1)
-        model = Transformer(
-            config.model,
-            source_vocabulary_size=len(prepared.codec.source.vocabulary),
-            target_vocabulary_size=len(prepared.codec.target.vocabulary),
-        )
+        model = model_for(config.model, prepared.codec)
         loss = TranslationLoss(model, smoothing=0.1)
         updater = Updater(loss, config, team, idle_batch=None)  # type: ignore[arg-type]
         validator = Validator(config, prepared, team, lambda *_: {})
