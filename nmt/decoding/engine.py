@@ -366,7 +366,7 @@ class EngineBatch:
         state.batch, state.width = batch, width
         state.rows = address(self.rows, (batch,), np.int64)
         state.descent = address(self.descent, (batch, width, state.most_positions), np.int32)
-        self.make_room(batch * width)
+        self.make_room(batch * width, batch * width)
         hidden, work = self.outputs.addresses["hidden"], ctypes.byref(self.work.fields)
         engine.kernels.decode(
             ctypes.byref(engine.decoder),
@@ -399,16 +399,17 @@ class EngineBatch:
         if batch != len(self.rows):
             raise ValueError(f"expected tokens of {len(self.rows)} sentences, got {batch}")
 
-    def make_room(self, rows: int) -> None:
-        """Allocate memory for steps of `rows` rows, unless there is enough."""
+    def make_room(self, rows: int, logit_rows: int) -> None:
+        """Allocate memory for steps of `rows` rows and some of their logits, unless it is there."""
         engine, work = self.engine, self.work
         keys = max(self.longest, self.state.most_positions)
         if keys > work.keys or self.threads != work.fields.threads:
             # Twice the keys, so that long outputs do not need new memory for each chunk.
             self.work = engine.workspace(work.fields.rows, keys=2 * keys, threads=self.threads)
-        size = 4 * rows * engine.vocabulary_size
-        if size > self.outputs.sizes.get("logits", -1):
-            self.outputs = MemoryBlock(hidden=4 * rows * engine.settings.dim, logits=size)
+        hidden, logits = 4 * rows * engine.settings.dim, 4 * logit_rows * engine.vocabulary_size
+        sizes = self.outputs.sizes
+        if hidden > sizes.get("hidden", -1) or logits > sizes.get("logits", -1):
+            self.outputs = MemoryBlock(hidden=hidden, logits=logits)
 
     def open_chunk(self) -> None:
         """Allocate memory for the next positions, but not beyond the longest output."""

@@ -153,7 +153,8 @@ class EngineSearch:
         self.links.append(MemoryBlock(links=size, descent=4 * beam * batch.state.most_positions))
         addresses = [memory.addresses["links"] for memory in self.links]
         self.chunks = (c_void_p * len(addresses))(*addresses)
-        batch.make_room(batch.num_sentences * beam)
+        rows = batch.num_sentences * beam
+        batch.make_room(rows, batch.engine.kernels.search_rows(rows, batch.threads))
         self.state.links = ctypes.addressof(self.chunks)
         self.state.descent = self.links[-1].addresses["descent"]
         self.state.hidden = batch.outputs.addresses["hidden"]

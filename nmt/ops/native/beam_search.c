@@ -14,6 +14,7 @@
 #define LIKELY_TOKENS 2
 
 #define MANY_CANDIDATES 16384  // from which on other threads are woken
+#define LOGIT_ROWS 24          // of a thread: with 8,000 words they stay in a cache of 1 MB
 
 enum EarlyStop { LIKELY, EXACT, NARROW, CURRENT, FULL };  // as in search_options.py
 
@@ -55,7 +56,7 @@ typedef struct {
     Ending *endings;        // [S, kept] the best of the finished, in falling order
     Link *const *links;     // [chunks], each [S, CHUNK, K]
     float *hidden;          // [B K, D]
-    float *logits;          // [B K, V]
+    float *logits;          // [search_rows(B K, threads), V]
     float *normalizer;      // [B K]
     Logit *found;           // [B K, K + 1]
     int32_t *descent;       // [K, most_positions], for one sentence
@@ -71,6 +72,8 @@ EXPORT_SIZE(SearchState)
 typedef struct {
     Candidate finished[MOST_BEAM], live[MOST_BEAM];
 } Choice;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // ------------------------------------------------------------------------------- constraints
 
@@ -91,26 +94,58 @@ static void force(const float *row, float normalizer, int64_t token, bool free, 
     if (value > -INFINITY) found[0] = (Logit){value, token};
 }
 
-// The largest logits of each hypothesis that may be chosen, and the normalizers.
+// The largest logits of one hypothesis that may be chosen, and the normalizer.
 static void find_continuations(const SearchRules *rules, const DecodingBatch *batch,
-                               const SearchState *state, int64_t vocabulary, int64_t count,
-                               int64_t threads) {
-    const int64_t rows = batch->batch * batch->width, length = batch->position;
+                               const SearchState *state, int64_t index, int64_t vocabulary,
+                               int64_t count, float *row) {
+    const int64_t length = batch->position;
+    Logit *found = state->found + index * count;
+    const int64_t token = forced_token(rules, batch->rows[index / batch->width], length);
+    state->normalizer[index] = log_normalizer(row, vocabulary);
+    if (token >= 0) {
+        const bool free = rules->early_stop >= CURRENT && token == rules->end;
+        force(row, state->normalizer[index], token, free, count, found);
+        return;
+    }
+    for (int64_t place = 0; place < rules->num_never; place++)
+        row[rules->never[place]] = -INFINITY;
+    if (length < rules->min_length) row[rules->end] = -INFINITY;
+    find_largest(row, vocabulary, count, found);
+}
+
+// Rows of logits that steps of at most `rows` rows need memory for.
+int64_t search_rows(int64_t rows, int64_t threads) {
+    return rows <= LOGIT_ROWS ? rows : threads * LOGIT_ROWS;
+}
+
+// The continuations of all hypotheses. Each thread has few rows of logits at a time, which are still
+// in its cache when they are searched; threads share the rows if there are not enough for all.
+static void continue_all(const PackedLinear *output, const SearchRules *rules,
+                         const DecodingBatch *batch, const SearchState *state, int64_t count,
+                         const WorkingMemory *work) {
+    const int64_t rows = batch->batch * batch->width, threads = work->threads;
+    const int64_t vocabulary = output->outputs, inputs = output->inputs;
+    if (threads > 1 && rows <= LOGIT_ROWS) {
+        linear(output, state->hidden, rows, state->logits, false, work->scratch, threads);
 #pragma omp parallel for num_threads((int)threads) if (rows * vocabulary > FEW_LOGITS)
-    for (int64_t index = 0; index < rows; index++) {
-        float *row = state->logits + index * vocabulary;
-        Logit *found = state->found + index * count;
-        const int64_t token = forced_token(rules, batch->rows[index / batch->width], length);
-        state->normalizer[index] = log_normalizer(row, vocabulary);
-        if (token >= 0) {
-            const bool free = rules->early_stop >= CURRENT && token == rules->end;
-            force(row, state->normalizer[index], token, free, count, found);
-            continue;
-        }
-        for (int64_t place = 0; place < rules->num_never; place++)
-            row[rules->never[place]] = -INFINITY;
-        if (length < rules->min_length) row[rules->end] = -INFINITY;
-        find_largest(row, vocabulary, count, found);
+        for (int64_t index = 0; index < rows; index++)
+            find_continuations(rules, batch, state, index, vocabulary, count,
+                               state->logits + index * vocabulary);
+        return;
+    }
+    // As many blocks for each thread, of about the same size.
+    const int64_t blocks = (rows + threads * LOGIT_ROWS - 1) / (threads * LOGIT_ROWS) * threads;
+    const int64_t size = (rows + blocks - 1) / blocks;
+#pragma omp parallel for num_threads((int)threads) schedule(dynamic)
+    for (int64_t block = 0; block < blocks; block++) {
+        const int64_t first = block * size, end = least(first + size, rows);
+        float *logits = state->logits + omp_get_thread_num() * LOGIT_ROWS * vocabulary;
+        if (first >= end) continue;
+        linear(output, state->hidden + first * inputs, end - first, logits, false,
+               work->scratch + first * linear_scratch(inputs), 1);
+        for (int64_t index = first; index < end; index++)
+            find_continuations(rules, batch, state, index, vocabulary, count,
+                               logits + (index - first) * vocabulary);
     }
 }
 
@@ -165,8 +200,6 @@ static Link *links_of(const SearchRules *rules, const DecodingBatch *batch,
     const int64_t slot = batch->rows[index] * CHUNK + batch->position % CHUNK;
     return state->links[batch->position / CHUNK] + slot * rules->beam;
 }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Adds a finished hypothesis behind those that are at least as good.
 static void add_ending(const SearchRules *rules, const SearchState *state, int64_t sentence,
@@ -328,10 +361,8 @@ int64_t search_steps(const Stack *stack, const TokenInput *input, const PackedLi
     REQUIRE(attention_scratch(batch->most_positions) <= work->attention_size);
     const int64_t count = rules->beam + 1 < vocabulary ? rules->beam + 1 : vocabulary;
     for (; steps > 0 && batch->batch > 0 && batch->position < batch->most_positions; steps--) {
-        const int64_t rows = batch->batch * batch->width;
         decode_position(stack, input, batch, state->tokens, state->hidden, work);
-        linear(output, state->hidden, rows, state->logits, false, work->scratch, threads);
-        find_continuations(rules, batch, state, vocabulary, count, threads);
+        continue_all(output, rules, batch, state, count, work);
         choose_all(rules, batch, state, count, threads);
         advance(rules, batch, state);
     }

@@ -154,15 +154,17 @@ static float *packed_keys(float *keys, const int64_t *starts, int64_t sentence, 
     return keys + (start + sentence * PANEL) * dim + in_panels(length) * head * head_dim;
 }
 
-// out [head_dim] = the sum of weighted values, count rows at a distance; weights of 0 cost nothing.
-static void add_values(const float *weights, const float *values, int64_t distance, int64_t count,
-                       int64_t head_dim, float *out) {
+// out [head_dim] = the sum of weighted values: `count` rows at a distance, or, if there are `rows`,
+// what lies in each of them from `distance` on. Weights of 0 cost nothing.
+INLINE void add_values(const float *weights, const float *values, float *const *rows,
+                       int64_t distance, int64_t count, int64_t head_dim, float *out) {
     for (int64_t place = 0; place < head_dim; place += 4 * LANES) {
         Vector sums[4] = {all(0.0f), all(0.0f), all(0.0f), all(0.0f)};
         const int64_t left = head_dim - place;
         for (int64_t key = 0; key < count; key++) {
             if (weights[key] == 0.0f) continue;
-            const float *value = values + key * distance + place;
+            const float *value = rows ? rows[key] + distance : values + key * distance;
+            value += place;
             if (left >= 4 * LANES) {
 #pragma GCC unroll 4
                 for (int part = 0; part < 4; part++)
@@ -215,7 +217,8 @@ static void attend_head(const Kind *kind, int64_t head, const float *query, int6
             float *weights = scores + row * length;
             weigh_row((enum ScoreMap)kind->map, kind->parameters[head], weights, (size_t)keys,
                       scratch.row);
-            add_values(weights, values, value_distance, keys, head_dim, out + (first + row) * dim);
+            add_values(weights, values, NULL, value_distance, keys, head_dim,
+                       out + (first + row) * dim);
         }
     }
 }
@@ -260,13 +263,24 @@ static void attend_memory(const Stack *stack, const Kind *kind, const Memory *me
     }
 }
 
-static float dot(const float *left, const float *right, int64_t count) {
-    Vector total = all(0.0f);
-    for (int64_t place = 0; place < count; place += LANES) {
-        size_t part = (size_t)(count - place);
-        total += load_part(left + place, part, 0.0f) * load_part(right + place, part, 0.0f);
+// scores [count, rounded up] of one head: a query with what lies in each row from `first` on.
+static void score_past(const float *query, float *const *rows, int64_t first, int64_t count,
+                       int64_t head_dim, float *scores) {
+    const Vector scale = all(1.0f / sqrtf((float)head_dim));
+    for (int64_t key = 0; key < count; key += LANES) {
+        Vector totals[LANES];
+#pragma GCC unroll 16
+        for (int row = 0; row < LANES; row++) {
+            totals[row] = all(0.0f);
+            if (key + row >= count) continue;
+            const float *to = rows[key + row] + first;
+            for (int64_t place = 0; place < head_dim; place += LANES) {
+                const size_t part = (size_t)(head_dim - place);
+                totals[row] += load_part(query + place, part, 0.0f) * load_part(to + place, part, 0.0f);
+            }
+        }
+        store(scores + key, sums_of(totals) * scale);
     }
-    return sum(total);
 }
 
 // Key and value [2][D] that a hypothesis of a sentence has at a position.
@@ -280,21 +294,13 @@ INLINE float *slot(const Stack *stack, const DecodingBatch *batch, int64_t layer
 static void attend_past(const Stack *stack, const Kind *kind, Scratch scratch, int64_t length,
                         const float *query, float *out) {
     const int64_t dim = stack->dim, heads = stack->heads, head_dim = dim / heads;
-    const float scale = 1.0f / sqrtf((float)head_dim);
     float *const *past = scratch.past, *scores = scratch.scores;
     for (int64_t head = 0; head < heads; head++) {
         const int64_t first = head * head_dim;
-        for (int64_t key = 0; key < length; key++)
-            scores[key] = dot(query + first, past[key] + first, head_dim) * scale;
+        score_past(query + first, past, first, length, head_dim, scores);
         weigh_row((enum ScoreMap)kind->map, kind->parameters[head], scores, (size_t)length,
                   scratch.row);
-        memset(out + first, 0, sizeof(float) * (size_t)head_dim);
-        for (int64_t key = 0; key < length; key++) {
-            if (scores[key] == 0.0f) continue;
-            const float *value = past[key] + dim + first;
-            for (int64_t place = 0; place < head_dim; place++)
-                out[first + place] += scores[key] * value[place];
-        }
+        add_values(scores, NULL, past, dim + first, length, head_dim, out + first);
     }
 }
 

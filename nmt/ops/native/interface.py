@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-VERSION = 4  # INTERFACE_VERSION of border.h
+VERSION = 5  # INTERFACE_VERSION of border.h
 
 
 class RowMap(enum.IntEnum):
@@ -288,6 +288,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "input_zero": (),
     "chunk_size": (),
     "most_beam": (),
+    "search_rows": (c_int64, c_int64),
     "scores_scratch": (c_int64,),
     "attention_scratch": (c_int64,),
     "attention_space": (POINTER(AttentionArguments),),

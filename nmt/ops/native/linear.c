@@ -75,29 +75,32 @@ INLINE void multiply8(const PackedLinear *layer, Quantized x, int64_t panel, Pro
     const int64_t groups = (layer->inputs + GROUP - 1) / GROUP, outputs = layer->outputs;
     const int8_t *weight = layer->weight8 + panel * groups * PANEL * GROUP;
     const int32_t *offsets = layer->offsets + panel * PANEL;
-    Ints left[MOST_ROWS], right[MOST_ROWS];
+    Ints sums[2][MOST_ROWS];
     for (int row = 0; row < rows; row++) {
-        left[row] = *(const Ints *)offsets;
-        right[row] = *(const Ints *)(offsets + LANES);
+        sums[0][row] = *(const Ints *)offsets;
+        sums[1][row] = *(const Ints *)(offsets + LANES);
     }
     for (int64_t group = 0; group < groups; group++, weight += PANEL * GROUP) {
 #pragma GCC unroll 12
         for (int row = 0; row < rows; row++) {
             int32_t inputs;
             memcpy(&inputs, x.numbers + (row * groups + group) * GROUP, sizeof inputs);
-            left[row] = add_products(left[row], inputs, weight);
-            right[row] = add_products(right[row], inputs, weight + LANES * GROUP);
+            sums[0][row] = add_products(sums[0][row], inputs, weight);
+            sums[1][row] = add_products(sums[1][row], inputs, weight + LANES * GROUP);
         }
     }
-    for (int row = 0; row < rows; row++) {
-        for (int side = 0; side < 2; side++) {
-            int64_t column = panel * PANEL + side * LANES;
-            if (column >= outputs) continue;
-            Vector scale = load_part(layer->scales + column, (size_t)(outputs - column), 0.0f);
-            Vector y = to_floats(side ? right[row] : left[row]) * scale * x.steps[row];
-            put(&to, row, column, y);
-        }
+    Vector found[2][MOST_ROWS];
+    const int64_t column = panel * PANEL;
+#pragma GCC unroll 2
+    for (int side = 0; side < 2; side++) {
+        const int64_t first = column + side * LANES;
+        const size_t left = first < outputs ? (size_t)(outputs - first) : 0;
+        const Vector scale = load_part(layer->scales + first, left, 0.0f);
+#pragma GCC unroll 12
+        for (int row = 0; row < rows; row++)
+            found[side][row] = to_floats(sums[side][row]) * scale * x.steps[row];
     }
+    put_block(&to, column, found, rows, 2);
 }
 
 static void multiply_rows8(const PackedLinear *layer, Quantized x, int64_t rows, int64_t panel,

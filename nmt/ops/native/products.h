@@ -108,10 +108,6 @@ INLINE ProductResult result_at(float *numbers, int64_t step, int64_t columns, fl
     return (ProductResult){.numbers = numbers, .step = step, .columns = columns, .scale = scale};
 }
 
-INLINE bool is_plain(ProductResult to) {
-    return !(to.more || to.relu || to.bias || to.where || to.bits);
-}
-
 static inline void put(const ProductResult *to, int64_t row, int64_t column, Vector y) {
     if (column >= to->columns) return;
     int64_t place = row * to->step + column;
@@ -133,6 +129,27 @@ INLINE ProductResult from_row(ProductResult to, int64_t row) {
     return to;
 }
 
+// The sums of a few rows and the vectors `sides` of a panel; `rows` and `sides` are constants
+// wherever this is inlined. Most results take the short way, with a bias and ReLU at most.
+INLINE void put_block(const ProductResult *to, int64_t column, Vector sums[2][MOST_ROWS],
+                      const int rows, const int sides) {
+    if (to->more || to->where || to->bits || column + sides * LANES > to->columns) {
+        for (int row = 0; row < rows; row++)
+            for (int side = 0; side < sides; side++)
+                put(to, row, column + side * LANES, sums[side][row]);
+        return;
+    }
+#pragma GCC unroll 2
+    for (int side = 0; side < sides; side++) {
+        float *numbers = to->numbers + column + side * LANES;
+        const Vector bias = to->bias ? load(to->bias + column + side * LANES) : all(0.0f);
+        const float least = to->relu ? 0.0f : -INFINITY;
+#pragma GCC unroll 12
+        for (int row = 0; row < rows; row++)
+            store(numbers + row * to->step, at_least(sums[side][row] * to->scale + bias, least));
+    }
+}
+
 // A few rows times one panel [inner, PANEL]; `rows` and `sides`, the vectors of a panel that are
 // needed, are constants wherever this is inlined.
 INLINE void multiply(Left left, Right right, int64_t inner, ProductResult to, int64_t column,
@@ -150,17 +167,7 @@ INLINE void multiply(Left left, Right right, int64_t inner, ProductResult to, in
         left.numbers += left.inner_step;
         right.numbers += right.row_step;
     }
-    if (is_plain(to) && column + sides * LANES <= to.columns) {
-#pragma GCC unroll 12
-        for (int row = 0; row < rows; row++)
-            for (int side = 0; side < sides; side++)
-                store(to.numbers + row * to.step + column + side * LANES,
-                      sums[side][row] * to.scale);
-        return;
-    }
-    for (int row = 0; row < rows; row++)
-        for (int side = 0; side < sides; side++)
-            put(&to, row, column + side * LANES, sums[side][row]);
+    put_block(&to, column, sums, rows, sides);
 }
 
 #define CASE(n) \

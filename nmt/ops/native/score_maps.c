@@ -13,7 +13,10 @@
 #define SERIES_BELOW 0.02f    // as in nmt/ops/entmax.py
 
 static void fill_rest(float *row, size_t count, float rest) {
-    for (size_t place = count; place < round_up(count); place++) row[place] = rest;
+    const size_t part = count % LANES;
+    if (part == 0) return;
+    float *last = row + count - part;  // as one vector: smaller parts would delay the next load
+    store(last, choose(lane_numbers() < (int32_t)part, load(last), all(rest)));
 }
 
 static float row_largest(const float *row, size_t count) {

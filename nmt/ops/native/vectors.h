@@ -101,13 +101,27 @@ INLINE float sum(Vector x) {
     for (int half = LANES / 2; half > 0; half /= 2) x = add_half(x, half);
     return x[0];
 }
+// The sums of LANES vectors, each as `sum` computes it; the vectors are overwritten.
+INLINE Vector sums_of(Vector *x) {
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        // The halves of the first vector's parts side by side, then those of the second.
+        const Ints low = lane_numbers() + (lane_numbers() & -half), high = low + half;
+#pragma GCC unroll 8
+        for (int pair = 0; pair < half; pair++) {
+            const Vector a = x[2 * pair], b = x[2 * pair + 1];
+            x[pair] = __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
+        }
+    }
+    return x[0];
+}
 INLINE float largest(Vector x) {
-    float lanes[LANES];
-    store(lanes, x);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int lane = 0; lane < half; lane++)
-            lanes[lane] = lanes[lane] > lanes[lane + half] ? lanes[lane] : lanes[lane + half];
-    return lanes[0];
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        const Vector other = __builtin_shuffle(x, (lane_numbers() + half) & (LANES - 1));
+        x = choose(x > other, x, other);
+    }
+    return x[0];
 }
 
 // The first `count` (at most LANES) numbers, and `rest` in the other lanes.
@@ -135,10 +149,15 @@ INLINE Vector nearest(Vector x) {
 }
 
 // e^x to about one unit in the last place: 2^n e^r, |r| <= log(2) / 2, a polynomial for e^r.
-// Below -87.3 it is 0, above 88.7 infinite; NaN stays NaN.
+// Below -87.3 it is 0, from 88.73 on infinite; NaN stays NaN.
 INLINE Vector exponential(Vector x) {
-    Vector n = nearest(at_most(at_least(x, -88.0f), 89.0f) * 1.44269504f);
+    x = at_most(x, 89.0f);
+#ifdef WITH_AVX512
+    Vector n = (Vector)_mm512_roundscale_ps((__m512)(x * 1.44269504f), _MM_FROUND_TO_NEAREST_INT);
+#else
+    Vector n = nearest(at_least(x, -88.0f) * 1.44269504f);
     n = choose(n == n, n, all(0.0f));
+#endif
     Vector r = x - n * 0.693359375f;
     r = r - n * -2.12194440e-4f;
     Vector p = all(1.9875691500e-4f);
@@ -148,11 +167,16 @@ INLINE Vector exponential(Vector x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
+#ifdef WITH_AVX512
+    // Not below -87.3, by a mask that holds for NaN.
+    const __mmask16 some = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ);
+    return (Vector)_mm512_maskz_scalef_ps(some, (__m512)p, (__m512)n);
+#else
     // In two factors, so that neither 2^-127 nor 2^128 is needed as one.
     Ints whole = to_ints(n), half = whole >> 1;
     Vector y = p * (Vector)((half + 127) << 23) * (Vector)((whole - half + 127) << 23);
-    y = choose(x < -87.3f, all(0.0f), y);
-    return choose(x > 88.72f, all(INFINITY), y);
+    return choose(x < -87.3f, all(0.0f), y);
+#endif
 }
 
 INLINE Vector gelu(Vector x) {
