@@ -154,7 +154,7 @@ class TrainingModel:
     def check_memory(self) -> None:
         """Raise if the batches do not fit, since an update that cuts them is another task."""
         for update in self.updates:
-            if self.updater.gradients(update, 1, scale=1.0, pieces=1) is None:
+            if self.updater.gradients(update, 1) is None:
                 raise ConfigError(f"not enough memory on {self.updater.device} for a whole batch")
 
     def __call__(self) -> None:

@@ -17,7 +17,7 @@ from nmt.data.vocabulary import PAD
 from nmt.errors import DivergedError
 from nmt.training.loss import TranslationLoss
 from nmt.training.state import SUM_NAMES, TrainingState
-from nmt.training.update import UpdateResult, grow_or_shrink_scale, loss_inputs
+from nmt.training.update import UpdateResult, loss_inputs
 
 logger = logging.getLogger(__name__)
 
@@ -43,37 +43,40 @@ class LossBounds:
 
 
 class Arrival:
-    """A result whose flag is on its way to the host, behind the update that makes it.
+    """A result whose numbers are on their way to the host, behind the update that makes them.
 
-    Asking for the number itself would wait for all that was launched since then.
+    Asking for the numbers themselves would wait for all that was launched since then.
     """
 
     def __init__(self, result: UpdateResult) -> None:
         self.result = result
-        self.flag = result.bad.to("cpu", non_blocking=True)  # to pinned memory
+        numbers = result.bad[None]
+        if result.scaling is not None:
+            numbers = torch.cat([numbers, result.scaling])
+        self.numbers = numbers.to("cpu", non_blocking=True)  # to pinned memory
         self.event = torch.cuda.Event() if result.bad.is_cuda else None  # type: ignore[no-untyped-call]
         if self.event is not None:
             self.event.record()
 
-    def is_bad(self) -> bool:
-        """Whether the update was skipped; waits until its flag has arrived, and no longer."""
+    def read(self) -> list[float]:
+        """1.0 if the update was skipped, else 0.0; with float16 also the numbers of LossScale.
+
+        Waits until they have arrived, and no longer.
+        """
         if self.event is not None:
             self.event.synchronize()
-        return bool(self.flag)
+        numbers: list[float] = self.numbers.tolist()
+        return numbers
 
 
 class Watch:
-    """Looks at each update's result, on a GPU one update late so that nobody waits for it.
-
-    With float16 it waits, because the scale of the next update depends on this one.
-    """
+    """Looks at each update's result, on a GPU one update late so that nobody waits for it."""
 
     def __init__(
         self,
         loss: TranslationLoss,
         state: TrainingState,
         *,
-        precision: str,
         warmup: int,
         loss_bounds: Callable[[], LossBounds],
     ) -> None:
@@ -81,9 +84,8 @@ class Watch:
         self.state = state
         self.warn_every = math.ceil(max(2 * warmup, UPDATES_TO_LEARN) / LOSS_WINDOW) * LOSS_WINDOW
         self.loss_bounds = cache(loss_bounds)
-        self.scaled = precision == "float16"
         self.device = next(loss.parameters()).device
-        self.lag = 1 if self.device.type == "cuda" and not self.scaled else 0
+        self.lag = 1 if self.device.type == "cuda" else 0
         self.pending: deque[Arrival] = deque()
 
     def take(self, result: UpdateResult) -> None:
@@ -100,9 +102,9 @@ class Watch:
     def look(self, arrival: Arrival) -> None:
         """Count an update that was skipped; too many in a row end the run."""
         state, result = self.state, arrival.result
-        bad = arrival.is_bad()
-        if self.scaled:
-            grow_or_shrink_scale(state, overflow=bad)
+        bad, *scaling = arrival.read()
+        if scaling:
+            state.loss_scale, state.updates_since_overflow = scaling[0], int(scaling[1])
             if state.loss_scale < SMALLEST_LOSS_SCALE:
                 raise DivergedError(
                     f"diverged at update {result.update}: float16 overflows at every loss scale "
@@ -112,7 +114,7 @@ class Watch:
             state.skipped_in_a_row = 0
             return
         state.skipped_updates += 1
-        if self.scaled:
+        if scaling:
             return
         state.skipped_in_a_row += 1
         where = locate(self.loss, result)

@@ -63,7 +63,6 @@ class Trainer:
         self.watch = Watch(
             updater.loss,
             state,
-            precision=config.train.precision,
             warmup=config.train.schedule.warmup,
             loss_bounds=partial(
                 loss_bounds,

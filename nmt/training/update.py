@@ -35,6 +35,7 @@ class UpdateResult:
     bad: Tensor  # 1.0 where the update was skipped because a number was not finite
     sums: Tensor  # [len(SUMS)] float64, zero where skipped
     batches: Sequence[Batch]
+    scaling: Tensor | None = None  # of float16: the numbers of LossScale after the update
 
 
 class Updater:
@@ -59,6 +60,7 @@ class Updater:
         self.average = Average(loss.model, decay=train.ema) if train.ema else None
         dtype = HALF_DTYPES.get(train.precision)
         self.half_copies = None if dtype is None else HalfCopies(loss.model, dtype)
+        self.loss_scale: LossScale | None = None  # of float16, from the first update on
         # What training calls; all else goes through `loss`.
         self.module: nn.Module = training_module(loss, config, processes, self.precision)
         if processes.size > 1:
@@ -67,7 +69,9 @@ class Updater:
     def run(self, update: Update, state: TrainingState) -> UpdateResult:
         """Update number `state.update + 1`."""
         number = state.update + 1
-        scale = state.loss_scale if self.config.train.precision == "float16" else 1.0
+        if self.loss_scale is None and self.config.train.precision == "float16":
+            self.loss_scale = LossScale(state, self.device)
+        scale = None if self.loss_scale is None else self.loss_scale.numbers[0]
         pieces = 1
         while (sums := self.gradients(update, number, scale=scale, pieces=pieces)) is None:
             pieces *= 2
@@ -75,9 +79,13 @@ class Updater:
         norm = self.unscale_and_clip(scale)
         bad = (~torch.isfinite(norm)).float()
         self.step(number, bad)
-        return UpdateResult(number, bad, self.row(update, sums, norm, bad), update.batches)
+        scaling = None if self.loss_scale is None else self.loss_scale.grow_or_shrink(bad)
+        row = self.row(update, sums, norm, bad)
+        return UpdateResult(number, bad, row, update.batches, scaling)
 
-    def gradients(self, update: Update, number: int, *, scale: float, pieces: int) -> Tensor | None:
+    def gradients(
+        self, update: Update, number: int, *, scale: Tensor | None = None, pieces: int = 1
+    ) -> Tensor | None:
         """Compute the gradients, batches cut in `pieces`; the sums of loss and likelihood.
 
         None when memory is short and smaller pieces may help. Several processes cannot try again,
@@ -98,11 +106,15 @@ class Updater:
             torch.cuda.empty_cache()
         return None
 
-    def accumulate(self, update: Update, number: int, *, scale: float, pieces: int) -> Tensor:
+    def accumulate(
+        self, update: Update, number: int, *, scale: Tensor | None, pieces: int
+    ) -> Tensor:
         """Forward and backward over all batches; the sums of loss and likelihood."""
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         # DDP averages over the processes; we want the sum, divided by the tokens of the update.
-        factor = scale * self.processes.size / update.tokens
+        factor: float | Tensor = self.processes.size / update.tokens
+        if scale is not None:
+            factor = scale * factor
         with self.precision():
             for batch, share in zip(update.batches, update.shares, strict=True):
                 torch.manual_seed(dropout_seed(self.config.seed, number, share.batch, share.start))
@@ -114,7 +126,7 @@ class Updater:
                 self.backward(self.idle_batch, factor=0.0, synchronise=True)
         return sums
 
-    def backward(self, batch: Batch, *, factor: float, synchronise: bool) -> Tensor:
+    def backward(self, batch: Batch, *, factor: float | Tensor, synchronise: bool) -> Tensor:
         """Accumulate the gradients of one batch; the sums of its loss and likelihood."""
         waiting = (
             self.module.no_sync()
@@ -132,11 +144,11 @@ class Updater:
         """A context for forward and backward passes with the weights as they are now."""
         return nullcontext() if self.half_copies is None else self.half_copies
 
-    def unscale_and_clip(self, scale: float) -> Tensor:
+    def unscale_and_clip(self, scale: Tensor | None) -> Tensor:
         """The norm of the gradients of all parameters, before clipping."""
         gradients = [p.grad for p in self.loss.parameters() if p.grad is not None]
-        if scale != 1.0:
-            torch._foreach_mul_(gradients, 1.0 / scale)
+        if scale is not None:
+            torch._foreach_mul_(gradients, scale.reciprocal())
         norm = torch.nn.utils.get_total_norm(gradients)
         if self.config.train.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(
@@ -209,6 +221,27 @@ class Updater:
         return torch.where(bad.bool(), torch.zeros_like(own), own)
 
 
+class LossScale:
+    """Dynamic loss scaling of float16, on the device, so that no update waits for the one before.
+
+    The scale is halved after an overflow and doubled after 2,000 updates without one.
+    """
+
+    def __init__(self, state: TrainingState, device: torch.device) -> None:
+        # The scale, and the updates since it has changed.
+        self.numbers = torch.tensor(
+            [state.loss_scale, state.updates_since_overflow], dtype=torch.float32, device=device
+        )
+
+    def grow_or_shrink(self, bad: Tensor) -> Tensor:
+        """The numbers after an update, which overflowed if `bad` is 1."""
+        scale, good = self.numbers.unbind()
+        good = (good + 1.0) * (1.0 - bad)
+        grown = (good == SCALE_GROWTH_INTERVAL).float()
+        self.numbers = torch.stack([scale * (1.0 + grown - 0.5 * bad), good * (1.0 - grown)])
+        return self.numbers
+
+
 def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
     """The parameters that are not frozen."""
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -274,15 +307,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return "not enough memory" in str(error) or "can't allocate" in str(error)
-
-
-def grow_or_shrink_scale(state: TrainingState, *, overflow: bool) -> None:
-    """Dynamic loss scaling: halve after an overflow, double after 2,000 good updates."""
-    if overflow:
-        state.loss_scale /= 2.0
-        state.updates_since_overflow = 0
-        return
-    state.updates_since_overflow += 1
-    if state.updates_since_overflow == SCALE_GROWTH_INTERVAL:
-        state.loss_scale *= 2.0
-        state.updates_since_overflow = 0

@@ -27,6 +27,7 @@ from nmt.ops.attention import attention  # noqa: E402
 from nmt.ops.attention_call import AttentionCall  # noqa: E402
 from nmt.ops.backend import force_backend  # noqa: E402
 from nmt.ops.score_mappings import Softmax  # noqa: E402
+from nmt.training import divergence  # noqa: E402
 from nmt.training.distributed import Processes  # noqa: E402
 from nmt.training.divergence import LossBounds, Watch  # noqa: E402
 from nmt.training.loss import TranslationLoss  # noqa: E402
@@ -138,7 +139,6 @@ def watch_facts(updater: Updater, updates: list[Update]) -> dict[str, Any]:
     watch = Watch(
         updater.loss,
         state,
-        precision=updater.config.train.precision,
         warmup=10,
         loss_bounds=lambda: LossBounds(1.0, 5.0),
     )
@@ -157,11 +157,14 @@ def watch_facts(updater: Updater, updates: list[Update]) -> dict[str, Any]:
 
 
 def main() -> None:
+    divergence.SMALLEST_LOSS_SCALE = 0.0  # the scale is read as 0
     config = with_precision(synthetic_config(SHAPES, precision="auto"), GPU)
+    scaled = replace(config, train=replace(config.train, precision="float16"))
     facts = {
         "precision": config.train.precision,
         "products": product_types(),
         "update": update_facts(config),
+        "float16": update_facts(scaled),
     }
     print(json.dumps(facts))
 

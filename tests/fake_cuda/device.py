@@ -65,7 +65,7 @@ def load(directory: Path) -> None:
     torch.cuda.device_count = lambda: 1
     torch.cuda.current_device = lambda: 0
     torch.cuda.get_device_properties = lambda *_arguments: PROPERTIES
-    torch.cuda.get_rng_state = lambda *_arguments: None
+    torch.cuda.get_rng_state = lambda *_arguments: torch.empty(16, dtype=torch.uint8)
     torch.cuda.set_rng_state = lambda *_arguments: None
     torch.accelerator.is_available = lambda: False  # dynamo would ask it for a stream
     torch.cuda.Event = Event

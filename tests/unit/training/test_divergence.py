@@ -28,7 +28,6 @@ def watch(bounds: LossBounds = BOUNDS["multi30k"], *, warmup: int = 100) -> Watc
     return Watch(
         nn.Linear(1, 1),  # type: ignore[arg-type]
         TrainingState(),
-        precision="float32",
         warmup=warmup,
         loss_bounds=lambda: bounds,
     )

@@ -51,10 +51,11 @@ def test_plain_attention_does_not_round_its_scores(facts: dict[str, Any]) -> Non
     assert facts["products"] == ["float32", "bfloat16"]
 
 
-def test_one_copy_brings_a_batch_to_the_device(facts: dict[str, Any]) -> None:
-    """Two updates of two batches each; the host waits for nothing."""
-    assert facts["update"]["copies"] == 4
-    assert facts["update"]["synchronisations"] == {}
+@pytest.mark.parametrize("precision", ["update", "float16"])
+def test_one_copy_brings_a_batch_to_the_device(facts: dict[str, Any], precision: str) -> None:
+    """Two updates of two batches each; the host waits for nothing, the scale of float16 neither."""
+    assert facts[precision]["copies"] == 4
+    assert facts[precision]["synchronisations"] == {}
 
 
 def test_target_positions_are_taken_without_a_sort(facts: dict[str, Any]) -> None:
@@ -66,9 +67,10 @@ def test_validation_computes_no_gradients_of_the_loss(facts: dict[str, Any]) -> 
     assert facts["update"]["validation_products"] == 1
 
 
-def test_the_watch_waits_for_no_update_just_launched(facts: dict[str, Any]) -> None:
+@pytest.mark.parametrize("precision", ["update", "float16"])
+def test_the_watch_waits_for_no_update_just_launched(facts: dict[str, Any], precision: str) -> None:
     """Of three updates two are looked at, each after the next was launched; a flush takes all."""
-    watch = facts["update"]["watch"]
+    watch = facts[precision]["watch"]
     assert watch["waits"] == [1, 1]
     assert watch["waits_of_flush"] == [0]
     assert watch["synchronisations"] == {}

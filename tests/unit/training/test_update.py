@@ -23,7 +23,7 @@ from nmt.training.distributed import Processes
 from nmt.training.divergence import SMALLEST_LOSS_SCALE, Watch, locate
 from nmt.training.loss import TranslationLoss
 from nmt.training.state import TrainingState
-from nmt.training.update import Updater, UpdateResult
+from nmt.training.update import LossScale, Updater, UpdateResult
 
 WORDS = 12
 ALONE = Processes(0, 1, torch.device("cpu"), None)
@@ -58,7 +58,6 @@ def make_watch(updater: Updater, state: TrainingState) -> Watch:
     return Watch(
         updater.loss,
         state,
-        precision=updater.config.train.precision,
         warmup=10,
         loss_bounds=lambda: pytest.fail("not asked for"),
     )
@@ -167,10 +166,21 @@ def test_the_scale_of_float16_ends_the_run_before_it_is_0(
     updater = make_updater(settings(tmp_path, precision="float16"), updates)
     state = TrainingState()
     watch = make_watch(updater, state)
-    overflow = UpdateResult(1, torch.ones(()), torch.zeros(5, dtype=torch.float64), ())
+    scale, bad, sums = LossScale(state, updater.device), torch.ones(()), torch.zeros(5)
+    overflows = (UpdateResult(1, bad, sums, (), scale.grow_or_shrink(bad)) for _ in range(200))
     with pytest.raises(DivergedError, match="float16 overflows"):
-        deque(map(watch.take, [overflow] * 200))
+        deque(map(watch.take, overflows))
     assert SMALLEST_LOSS_SCALE / 2 <= state.loss_scale < SMALLEST_LOSS_SCALE
+
+
+def test_the_scale_of_float16_grows_after_2000_updates_without_an_overflow() -> None:
+    scale = LossScale(TrainingState(loss_scale=8.0), torch.device("cpu"))
+    good, bad = torch.zeros(()), torch.ones(())
+    deque(map(scale.grow_or_shrink, [good] * 1999), maxlen=0)
+    assert scale.numbers.tolist() == [8.0, 1999.0]
+    assert scale.grow_or_shrink(good).tolist() == [16.0, 0.0]
+    assert scale.grow_or_shrink(good).tolist() == [16.0, 1.0]
+    assert scale.grow_or_shrink(bad).tolist() == [8.0, 0.0]
 
 
 def test_float16_goes_on_with_its_scale_and_counts(tmp_path: Path, updates: list[Update]) -> None:
