@@ -313,6 +313,7 @@ class TrainConfig:
     # faster on CPUs with AVX512_BF16, too
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     compile: bool | Literal["auto"] = "auto"  # torch.compile; auto: on GPUs
+    all_reduce: Literal["float32", "bfloat16"] = "float32"  # of gradients, over processes
     ema: Probability = 0.0  # decay of the moving average of the weights; 0: none
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if torch can use one
     threads: NonNegativeProcesses = 0  # CPU threads; 0: torch chooses

@@ -23,7 +23,7 @@ PLANNED_VOCABULARY = (
 )
 STATE_BYTES = 16  # per parameter: weight, gradient and the two moments of Adam in float32
 UPDATE_BYTES = 50  # per parameter that an update moves once, by two rows of the recorded counts
-GRADIENT_BYTES = 4  # per parameter in the all-reduce
+GRADIENT_BYTES = {"float32": 4, "bfloat16": 2}  # per parameter, by train.all_reduce
 BUCKET_BYTES = 25e6  # of DistributedDataParallel
 STEP_SECONDS = 15e-6  # latency of one step of an all-reduce
 BACKWARD_SHARE = 2 / 3  # of a pass, behind which the all-reduce of its gradients hides
@@ -65,6 +65,7 @@ class Work:
     updates: int
     precision: str = "auto"
     vocabulary: int = PLANNED_VOCABULARY  # of each side
+    all_reduce: str = "float32"
 
     @property
     def parameters(self) -> int:
@@ -130,6 +131,7 @@ def work_of(config: Config | None) -> Work:
         train.max_updates,
         train.precision,
         min(PLANNED_VOCABULARY, config.data.subword.merges),
+        train.all_reduce,
     )
 
 
@@ -207,20 +209,20 @@ def update_seconds(work: Work, gpu: Gpu, precision: str, gpus: int) -> tuple[flo
     one = predict(scaled(work, precision, share / passes), gpu)
     parameters = work.parameters
     optimizer = UPDATE_BYTES * parameters / gpu.bandwidth
-    exposed = max(0.0, all_reduce_seconds(gpu, parameters, gpus) - BACKWARD_SHARE * one.seconds)
+    sent = GRADIENT_BYTES[work.all_reduce] * parameters
+    exposed = max(0.0, all_reduce_seconds(gpu, sent, gpus) - BACKWARD_SHARE * one.seconds)
     seconds = passes * one.seconds + optimizer + exposed
     if exposed > one.seconds / 2:
         return seconds, "network"
     return seconds, "launches" if one.host_seconds > one.device_seconds else "computing"
 
 
-def all_reduce_seconds(gpu: Gpu, parameters: int, gpus: int) -> float:
-    """The time of summing the gradients over all GPUs."""
+def all_reduce_seconds(gpu: Gpu, size: int, gpus: int) -> float:
+    """The time of summing gradients of `size` bytes over all GPUs."""
     if gpus == 1:
         return 0.0
     network = NETWORKS.get(gpu.name, PCI_EXPRESS)
     bandwidth = network.inside if gpus <= GPUS_PER_NODE else network.between
-    size = GRADIENT_BYTES * parameters
     steps = math.ceil(math.log2(gpus)) * math.ceil(size / BUCKET_BYTES)
     return 2 * (gpus - 1) / gpus * size / bandwidth + steps * STEP_SECONDS
 

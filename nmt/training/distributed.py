@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import GradBucket, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
@@ -116,8 +116,10 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def data_parallel(module: nn.Module, device: torch.device) -> DistributedDataParallel:
-    """The module whose gradients are averaged over the processes.
+def data_parallel(
+    module: nn.Module, device: torch.device, *, halved: bool = False
+) -> DistributedDataParallel:
+    """The module whose gradients are averaged over the processes, `halved`: in bfloat16.
 
     Its buffers are not sent: the one there is, a table of positions, is a function of its size.
     """
@@ -125,9 +127,25 @@ def data_parallel(module: nn.Module, device: torch.device) -> DistributedDataPar
     with warnings.catch_warnings():
         # torch 2.13 deprecates `broadcast_buffers`; torch 2.10 has no other name for it.
         warnings.simplefilter("ignore", FutureWarning)
-        return DistributedDataParallel(
+        parallel = DistributedDataParallel(
             module, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True
         )
+    if halved:
+        parallel.register_comm_hook(None, average_in_bfloat16)
+    return parallel
+
+
+def average_in_bfloat16(_state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    """The average of a bucket of gradients over the processes, sent in bfloat16.
+
+    DDP takes torch's own hook for this only with NCCL.
+    """
+    gradients = bucket.buffer()
+    halves = gradients.to(torch.bfloat16).div_(dist.get_world_size())
+    work = dist.all_reduce(halves, async_op=True)
+    assert work is not None
+    sent: torch.futures.Future[list[Tensor]] = work.get_future()
+    return sent.then(lambda done: gradients.copy_(done.value()[0]))
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class UpdateResult:
 
     update: int
     bad: Tensor  # 1.0 where the update was skipped because a number was not finite
-    sums: Tensor  # [len(SUMS)] float64, zero where skipped
+    sums: Tensor  # [len(SUM_NAMES)] float64, zero where skipped
     batches: Sequence[Batch]
     scaling: Tensor | None = None  # of float16: the numbers of LossScale after the update
 
@@ -64,7 +64,8 @@ class Updater:
         # What training calls; all else goes through `loss`.
         self.module: nn.Module = training_module(loss, config, processes, self.precision)
         if processes.size > 1:
-            self.module = data_parallel(self.module, self.device)
+            halved = train.all_reduce == "bfloat16"
+            self.module = data_parallel(self.module, self.device, halved=halved)
 
     def run(self, update: Update, state: TrainingState) -> UpdateResult:
         """Update number `state.update + 1`."""

@@ -19,6 +19,7 @@ from nmt.doctor.plan import (
     plans_for,
     tokens_per_second,
     tokens_that_fit,
+    update_seconds,
     work_of,
 )
 from nmt.errors import ConfigError
@@ -83,6 +84,13 @@ def test_the_network_is_asked_only_by_several_gpus_and_is_slower_between_nodes()
     seconds = [all_reduce_seconds(A100, 72_000_000, number) for number in (1, 8, 16)]
     assert seconds[0] == 0
     assert 0 < seconds[1] < seconds[2]
+
+
+def test_gradients_in_16_bits_help_where_the_network_is_slow() -> None:
+    config = load_config(CONFIGS / "wmt14_en_de" / "01-softmax.yaml", ["train.all_reduce=bfloat16"])
+    whole, halved = (update_seconds(work, OLD, "float32", 1024) for work in (WORK, work_of(config)))
+    assert whole[1] == "network"
+    assert halved[0] < whole[0]
 
 
 def test_a_config_is_planned_by_its_slowest_kind() -> None:

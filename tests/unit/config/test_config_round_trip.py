@@ -185,6 +185,7 @@ trainings = st.builds(
     clip_norm=st.floats(0.0, 1e30),
     precision=st.sampled_from(["auto", "float32", "bfloat16", "float16"]),
     compile=st.sampled_from([True, False, "auto"]),
+    all_reduce=st.sampled_from(["float32", "bfloat16"]),
     ema=fraction,
 )
 configs = st.builds(

@@ -43,8 +43,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> EncodedCorpus:
     return write_corpus(tmp_path_factory.mktemp("corpus"), *sides)
 
 
-def settings(directory: Path, accumulate: int) -> Config:
-    values = tiny_config(directory, accumulate=accumulate, batch_tokens=400)
+def settings(directory: Path, accumulate: int, **train: str) -> Config:
+    values = tiny_config(directory, accumulate=accumulate, batch_tokens=400, **train)
     values["model"] |= {"dropout": 0.0, "attention_dropout": 0.0}
     return load_config(write_run(directory, values))
 
@@ -70,7 +70,7 @@ def compute(config: Config, corpus: EncodedCorpus, directory: Path) -> None:
         updater = Updater(loss, config, team, idle_batch=updates[0].batches[0])
         gradients, tokens = {}, []
         for number, update in enumerate(updates, start=1):
-            updater.gradients(update, number, scale=1.0, pieces=1)
+            updater.gradients(update, number)
             for name, parameter in loss.named_parameters():
                 assert parameter.grad is not None
                 gradients[f"{number} {name}"] = parameter.grad.clone()
@@ -123,6 +123,24 @@ def test_any_number_of_processes_computes_the_gradient_of_one(
         mean = tokens.mean(axis=0)
         # At most two cuts that moved to the border of a batch, or half a pair at each.
         assert (np.abs(tokens - mean) <= np.maximum(mean / 8, 40)).all(), tokens
+
+
+def test_gradients_in_bfloat16_are_those_of_one_process_up_to_rounding(
+    corpus: EncodedCorpus, tmp_path: Path
+) -> None:
+    """Each process rounds once, and each sum once; all processes have the same result."""
+    config = settings(tmp_path, 2, all_reduce="bfloat16")
+    for size in (1, 3):
+        in_processes(size, partial(compute, config, corpus, tmp_path))
+    expected = load_file(tmp_path / "1-0.safetensors")
+    first, *others = (load_file(tmp_path / f"3-{rank}.safetensors") for rank in range(3))
+    rounded = 0
+    for name, gradient in expected.items():
+        largest = float(gradient.abs().max())
+        torch.testing.assert_close(first[name], gradient, rtol=2**-6, atol=largest * 2**-6)
+        assert all(torch.equal(other[name], first[name]) for other in others)
+        rounded += int(torch.equal(first[name].bfloat16().float(), first[name]))
+    assert rounded == len(expected)  # they were sent in bfloat16
 
 
 def read_tokens(directory: Path, size: int) -> list[list[int]]:
