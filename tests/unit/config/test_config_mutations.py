@@ -18,6 +18,7 @@ from nmt.errors import ConfigError
 EXAMPLE = (Path(__file__).parent / "example.yaml").read_text(encoding="utf-8")
 BASE = yaml.safe_load(EXAMPLE)
 Keys = tuple[Any, ...]
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # in C: four times as fast
 
 
 def keys_of(tree: Any, above: Keys = ()) -> Iterator[Keys]:
@@ -47,7 +48,7 @@ def changed(keys: Keys, value: Any, *, name: Any = None) -> str:
         section = section[key]
     del section[keys[-1]]
     section[keys[-1] if name is None else name] = value
-    return yaml.safe_dump(tree)
+    return yaml.dump(tree, Dumper=DUMPER)
 
 
 def annotation_of(keys: Keys) -> Any:
