@@ -157,7 +157,7 @@ def filter_pairs(arguments: argparse.Namespace) -> None:
 def check_ranking(
     arguments: argparse.Namespace, loaded: "LoadedModel", columns: Sequence["ScoreColumn"]
 ) -> None:
-    """Warn if all null rates are 0 with this model, and reject a ranking by them."""
+    """Say if all null rates are 0 with this model, and reject a ranking by them."""
     from nmt.analysis.measures import nullable_sites
 
     names = [column.name for column in columns]
@@ -165,10 +165,7 @@ def check_ranking(
         raise UserError(f"--rank-by: expected one of {', '.join(names)}, got {arguments.rank_by!r}")
     if any(site.type == "cross" for site in nullable_sites(loaded.model)):
         return
-    logger.warning(
-        "the cross-attention weights of this model sum to 1, so all null rates are 0; only models "
-        "with ReLA have null attention"
-    )
+    logger.info("all null rates are 0: the cross-attention weights of this model sum to 1")
     if arguments.keep_best is not None and arguments.rank_by.startswith("null_rate"):
         raise UserError(
             f"--rank-by {arguments.rank_by}: all null rates are 0 with this model, so they cannot "
