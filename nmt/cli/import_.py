@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
         import_huggingface(arguments.path, output, languages=languages)
     else:
         import_marian(arguments.path, arguments.vocabs, output, languages=languages)
-    logger.info("%s: %s in a model directory of nmt", output, arguments.path)
+    logger.info("%s: model directory made from %s", output, arguments.path)
     console.suggest(f"nmt-translate --model {console.shown(output)} --input FILE --output FILE")
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from nmt.checkpoint.model_directory import LoadedModel, codec_files
-from nmt.config.config import ModelConfig
 from nmt.data.vocabulary import CONTROL, Vocabulary
-from nmt.errors import UserError, require_package
+from nmt.errors import require_package
+from nmt.exchange.exporting import check_attention, position_count
 from nmt.model.attention import CrossAttention, SelfAttention
 from nmt.model.embeddings import sinusoids
 from nmt.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
@@ -49,23 +49,6 @@ def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quant
             (directory / name).write_bytes(data)
         shared = (directory / "shared_vocabulary.json").exists()
         (directory / README).write_bytes(readme(controls, shared=shared).encode())
-
-
-def check_attention(config: ModelConfig, *, name: str, program: str) -> None:
-    """Reject a model with an attention kind that another program does not have."""
-    kinds = config.attention
-    sublayers = [
-        *(("encoder_self", kinds.encoder_self, layer) for layer in range(config.encoder_layers)),
-        *(("decoder_self", kinds.decoder_self, layer) for layer in range(config.decoder_layers)),
-        *(("cross", kinds.cross, layer) for layer in range(config.decoder_layers)),
-    ]
-    for sublayer, attention, layer in sublayers:
-        kind = attention.at(layer).kind
-        if kind != "softmax":
-            raise UserError(
-                f"{name}: model.attention.{sublayer}, layer {layer}: {program} has softmax "
-                f"attention only, got {kind}; export it to ONNX, or translate with nmt-translate"
-            )
 
 
 def control_names(*vocabularies: Vocabulary) -> tuple[str, ...]:
@@ -176,11 +159,8 @@ def array(tensor: Tensor) -> npt.NDArray[np.float32]:
 
 def position_table(loaded: LoadedModel) -> npt.NDArray[np.float32]:
     """Position encodings [positions, D] for sources of the training length and their outputs."""
-    config = loaded.config
-    source = config.data.max_length
-    target = int(config.decode.max_length_ratio * source + config.decode.max_length_extra)
-    count = max(source, target, LEAST_POSITIONS) + 1  # with the end or start token
-    return array(sinusoids(torch.arange(count), config.model))
+    count = max(position_count(loaded.config), LEAST_POSITIONS + 1)  # with the end or start token
+    return array(sinusoids(torch.arange(count), loaded.config.model))
 
 
 def readme(controls: Sequence[str], *, shared: bool) -> str:

@@ -1,7 +1,7 @@
 """MarianMT models of Hugging Face's transformers: a folder of config, weights and vocabularies."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,8 @@ from nmt.data.tokenizer import TokenizerSpec
 from nmt.errors import DataError
 from nmt.exchange.importing import (
     UNDETERMINED,
+    ForeignSettings,
+    ForeignTensors,
     ForeignVocabulary,
     import_config,
     read_bytes,
@@ -30,7 +32,7 @@ from nmt.exchange.importing import (
     write_model,
 )
 from nmt.model.embeddings import sinusoids
-from nmt.storage.tensors import TensorFile, open_tensors
+from nmt.storage.tensors import open_tensors
 
 WEIGHTS = "model.safetensors"
 PICKLED_WEIGHTS = "pytorch_model.bin"
@@ -70,19 +72,10 @@ REPEATED = (
 
 
 @dataclass(frozen=True)
-class FolderSettings:
+class FolderSettings(ForeignSettings):
     """config.json and generation_config.json of a folder."""
 
-    path: Path
-    values: Mapping[str, Any]
     generation: Mapping[str, Any]
-
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
-        """A value of config.json, of the expected type."""
-        value = self.values.get(key, default)
-        if type(value) is not kind:
-            raise DataError(f"{self.path}: {key}: expected {kind.__name__}, got {value!r:.80}")
-        return value
 
     def number(self, key: str, default: float) -> float:
         """A value of config.json that is a number."""
@@ -94,40 +87,10 @@ class FolderSettings:
         encoder, decoder = (self.get(f"{side}_{key}", int) for side in ("encoder", "decoder"))
         if encoder != decoder:
             raise DataError(
-                f"{self.path}: encoder_{key} is {encoder} and decoder_{key} is {decoder}; "
+                f"{self.name}: encoder_{key} is {encoder} and decoder_{key} is {decoder}; "
                 "nmt has models with the same number on both sides only"
             )
         return int(encoder)
-
-
-@dataclass
-class FolderTensors:
-    """The tensors of model.safetensors, and those that were taken."""
-
-    file: TensorFile
-    name: str
-    taken: set[str] = field(default_factory=set)
-
-    def take(self, key: str, shape: Sequence[int]) -> Tensor:
-        """A tensor in float32; raises DataError if it is missing or has another shape."""
-        found = self.file.specs.get(key)
-        if found is None:
-            raise DataError(f"{self.name}: the tensor {key} is missing")
-        if found.shape != tuple(shape) or not found.dtype.is_floating_point:
-            raise DataError(
-                f"{self.name}: {key}: expected {list(shape)} floating-point numbers, got {found}"
-            )
-        self.taken.add(key)
-        return self.file.tensor(key).float()
-
-    def check_all_taken(self) -> None:
-        """Raise for tensors that our model has no place for."""
-        left = sorted(self.file.specs.keys() - self.taken - set(REPEATED))
-        if left:
-            raise DataError(
-                f"{self.name}: the tensor {left[0]:.80} has no place in a model of nmt "
-                f"({len(left)} such tensors)"
-            )
 
 
 def import_huggingface(folder: Path, output: Path, *, languages: Mapping[Side, str | None]) -> None:
@@ -143,7 +106,7 @@ def import_huggingface(folder: Path, output: Path, *, languages: Mapping[Side, s
         read_decode_config(settings),
         codec,
         max_length=settings.get("max_position_embeddings", int, 512),
-        name=str(settings.path),
+        name=settings.name,
         output=output,
     )
     if not (folder / WEIGHTS).exists() and (folder / PICKLED_WEIGHTS).exists():
@@ -155,10 +118,10 @@ def import_huggingface(folder: Path, output: Path, *, languages: Mapping[Side, s
     if not (folder / WEIGHTS).is_file():
         raise DataError(f"{folder / WEIGHTS}: not found; expected the weights of a MarianMT model")
     with open_tensors(folder / WEIGHTS) as file:
-        tensors = FolderTensors(file, str(folder / WEIGHTS))
+        tensors = ForeignTensors(str(folder / WEIGHTS), file.specs, file.tensor)
         config = replace(config, model=with_positions(config.model, tensors))
         weights = read_weights(tensors, config.model, codec, vocabularies)
-        tensors.check_all_taken()
+        tensors.check_all_taken(but=REPEATED)
     write_model(output, config, codec, weights)
 
 
@@ -172,7 +135,8 @@ def read_settings(folder: Path) -> FolderSettings:
     if kind != MODEL_TYPE:
         raise DataError(f"{path}: model_type: expected {MODEL_TYPE}, got {kind!r:.80}")
     generation = folder / "generation_config.json"
-    return FolderSettings(path, values, read_json(generation) if generation.exists() else values)
+    more = read_json(generation) if generation.exists() else values
+    return FolderSettings(str(path), values, more)
 
 
 def read_model_config(
@@ -183,15 +147,15 @@ def read_model_config(
     if activation not in HUGGINGFACE_ACTIVATIONS:
         known = ", ".join(HUGGINGFACE_ACTIVATIONS)
         raise DataError(
-            f"{settings.path}: activation_function: expected one of {known}, got {activation!r:.80}"
+            f"{settings.name}: activation_function: expected one of {known}, got {activation!r:.80}"
         )
     shared = settings.get("share_encoder_decoder_embeddings", bool, True)
     if shared and vocabularies["source"] != vocabularies["target"]:
-        raise DataError(f"{settings.path}: shared embeddings need one vocabulary, got two")
+        raise DataError(f"{settings.name}: shared embeddings need one vocabulary, got two")
     tied = settings.get("tie_word_embeddings", bool, True)
     if shared and not tied:
         raise DataError(
-            f"{settings.path}: share_encoder_decoder_embeddings without tie_word_embeddings: nmt "
+            f"{settings.name}: share_encoder_decoder_embeddings without tie_word_embeddings: nmt "
             "has no model whose embeddings are shared but for the output layer"
         )
     return ModelConfig(
@@ -217,7 +181,7 @@ def read_decode_config(settings: FolderSettings) -> DecodeConfig:
     beam = settings.generation.get("num_beams", 1)
     power = settings.generation.get("length_penalty", 1.0)
     if type(beam) is not int or type(power) not in (int, float):
-        raise DataError(f"{settings.path}: num_beams or length_penalty is not a number")
+        raise DataError(f"{settings.name}: num_beams or length_penalty is not a number")
     early = settings.generation.get("early_stopping", False)
     stop: EarlyStop = "exact"
     for ours, theirs in EARLY_STOPPING.items():
@@ -250,7 +214,7 @@ def read_codec(
         padding = settings.get("pad_token_id", int)
         if not {start, end, padding} <= pieces.keys() or end in (start, padding):
             raise DataError(
-                f"{settings.path}: expected decoder_start_token_id, eos_token_id and pad_token_id "
+                f"{settings.name}: expected decoder_start_token_id, eos_token_id and pad_token_id "
                 f"to be ids of {files[side].name}, and the end to be another one"
             )
         unknown = tokenizer.get("unk_token", "<unk>")
@@ -275,13 +239,13 @@ def read_codec(
     return codec, vocabularies
 
 
-def with_positions(config: ModelConfig, tensors: FolderTensors) -> ModelConfig:
+def with_positions(config: ModelConfig, tensors: ForeignTensors) -> ModelConfig:
     """The config with the wavelengths of the positions that a file holds, if it does."""
     fitting = [replace(config, position_wavelengths=wavelengths) for wavelengths in WAVELENGTHS]
     for name in POSITIONS:
-        if name not in tensors.file.specs:
+        if name not in tensors.specs:
             continue
-        rows = (*tensors.file.specs[name].shape, 0)[0]
+        rows = (*tensors.specs[name].shape, 0)[0]
         table = tensors.take(name, (min(rows, MAX_POSITIONS + 1), config.dim))
         numbers = torch.arange(len(table))
         fitting = [one for one in fitting if table.allclose(sinusoids(numbers, one), atol=1e-3)]
@@ -291,7 +255,7 @@ def with_positions(config: ModelConfig, tensors: FolderTensors) -> ModelConfig:
 
 
 def read_weights(
-    tensors: FolderTensors,
+    tensors: ForeignTensors,
     config: ModelConfig,
     codec: Codec,
     vocabularies: Mapping[Side, ForeignVocabulary],
@@ -302,14 +266,14 @@ def read_weights(
     weights = {"output_bias": take_bias(bias[0], target)}
     if config.tie_embeddings == "all":
         shared = "model.shared.weight"
-        if shared not in tensors.file.specs:  # saved once, under the name that sorts first
+        if shared not in tensors.specs:  # saved once, under the name that sorts first
             shared = "lm_head.weight"
-        if shared not in tensors.file.specs:
+        if shared not in tensors.specs:
             shared = "model.decoder.embed_tokens.weight"
         weights["target_embedding"] = take_rows(tensors, shared, target, dim)
     else:
         source, embedding = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
-        if config.tie_embeddings == "target" and embedding not in tensors.file.specs:
+        if config.tie_embeddings == "target" and embedding not in tensors.specs:
             embedding = "lm_head.weight"
         weights["own_source_embedding"] = take_rows(tensors, source, vocabularies["source"], dim)
         weights["target_embedding"] = take_rows(tensors, embedding, target, dim)

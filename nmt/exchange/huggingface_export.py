@@ -14,7 +14,7 @@ from nmt.data.codec import LineCodec
 from nmt.data.text import SIDES
 from nmt.data.vocabulary import BOS, CONTROL, EOS, PAD, UNK, Vocabulary
 from nmt.errors import UserError
-from nmt.exchange.ctranslate2 import check_attention
+from nmt.exchange.exporting import check_attention
 from nmt.exchange.huggingface import (
     EARLY_STOPPING,
     MODEL_TYPE,

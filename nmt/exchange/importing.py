@@ -6,10 +6,10 @@ zeros, which is the start embedding of Marian, and an output bias so low that it
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from nmt.data.codec import Codec, LineCodec
 from nmt.data.vocabulary import CONTROL, Vocabulary
 from nmt.errors import DataError
 from nmt.storage.directories import write_directory
+from nmt.storage.tensors import TensorSpec
 
 # The output bias of a symbol that is never predicted. Its probability is 0 in float32. The number
 # is not larger because label smoothing multiplies it when such a model is trained further.
@@ -97,13 +98,50 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-class ForeignTensors(Protocol):
-    """The tensors of another toolkit's file."""
+@dataclass(frozen=True)
+class ForeignSettings:
+    """The settings of a model of another toolkit, and the name of their file for messages."""
 
     name: str
+    values: Mapping[str, Any]
+
+    def get(self, key: str, kind: type, default: Any = None) -> Any:
+        """A value of the expected type."""
+        value = self.values.get(key, default)
+        if type(value) is not kind:
+            raise DataError(f"{self.name}: {key}: expected {kind.__name__}, got {value!r:.80}")
+        return value
+
+
+@dataclass
+class ForeignTensors:
+    """The tensors of another toolkit's file, which are read when they are taken."""
+
+    name: str
+    specs: Mapping[str, TensorSpec]
+    read: Callable[[str], Tensor]
+    taken: set[str] = field(default_factory=set)
 
     def take(self, key: str, shape: Sequence[int]) -> Tensor:
         """A tensor in float32; raises DataError if it is missing or has another shape."""
+        found = self.specs.get(key)
+        if found is None:
+            raise DataError(f"{self.name}: the tensor {key} is missing")
+        if found.shape != tuple(shape) or not found.dtype.is_floating_point:
+            raise DataError(
+                f"{self.name}: {key}: expected {list(shape)} floating-point numbers, got {found}"
+            )
+        self.taken.add(key)
+        return self.read(key).float()
+
+    def check_all_taken(self, *, but: Collection[str] = ()) -> None:
+        """Raise for tensors that our model has no place for."""
+        left = sorted(self.specs.keys() - self.taken - set(but))
+        if left:
+            raise DataError(
+                f"{self.name}: the tensor {left[0]:.80} has no place in a model of nmt "
+                f"({len(left)} such tensors)"
+            )
 
 
 def take_rows(tensors: ForeignTensors, key: str, vocabulary: ForeignVocabulary, dim: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,8 @@ from nmt.data.tokenizer import TokenizerSpec
 from nmt.errors import DataError
 from nmt.exchange.importing import (
     UNDETERMINED,
+    ForeignSettings,
+    ForeignTensors,
     ForeignVocabulary,
     import_config,
     read_bytes,
@@ -30,6 +31,7 @@ from nmt.exchange.importing import (
     write_model,
 )
 from nmt.exchange.npz import Npz
+from nmt.storage.tensors import TensorSpec
 
 SETTINGS = "special:model.yml"
 MARIAN_MAX_LENGTH = 1000  # the --max-length of marian-decoder
@@ -93,28 +95,6 @@ NORM_PARTS = {
 }
 
 
-@dataclass(frozen=True)
-class MarianSettings:
-    """The settings that a model file holds."""
-
-    name: str
-    values: Mapping[str, Any]
-
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
-        """A value of the expected type."""
-        value = self.values.get(key, default)
-        if type(value) is not kind:
-            raise DataError(f"{self.name}: {key}: expected {kind.__name__}, got {value!r:.80}")
-        return value
-
-    def vocabulary_sizes(self) -> dict[Side, int]:
-        """The vocabulary size of each side."""
-        match self.values.get("dim-vocabs"):
-            case [int(source), int(target)]:
-                return {"source": source, "target": target}
-        raise DataError(f"{self.name}: dim-vocabs: expected two numbers")
-
-
 class SettingsLoader(yaml.SafeLoader):
     """Reads YAML without aliases, with which a few bytes could stand for very many."""
 
@@ -145,17 +125,18 @@ def import_marian(
             name=settings.name,
             output=output,
         )
-        weights = read_weights(arrays, config.model, codec, foreign)
-        left = sorted(arrays.specs.keys() - arrays.taken)
-        if left:
-            raise DataError(
-                f"{path}: the tensor {left[0]:.80} has no place in a model of nmt "
-                f"({len(left)} such tensors)"
-            )
+        specs = {
+            key: TensorSpec(getattr(torch, spec.dtype), spec.shape)
+            for key, spec in arrays.specs.items()
+            if key != SETTINGS
+        }
+        tensors = ForeignTensors(arrays.name, specs, arrays.tensor)
+        weights = read_weights(tensors, config.model, codec, foreign)
+        tensors.check_all_taken()
     write_model(output, config, codec, weights)
 
 
-def read_settings(arrays: Npz) -> MarianSettings:
+def read_settings(arrays: Npz) -> ForeignSettings:
     """The settings of a model, after a check that nmt can represent it."""
     if SETTINGS not in arrays.specs:
         raise DataError(f"{arrays.name}: expected the array {SETTINGS} of a model of Marian")
@@ -174,11 +155,11 @@ def read_settings(arrays: Npz) -> MarianSettings:
         if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
             expected = " or ".join(repr(one) for one in allowed)
             raise DataError(f"{name}: {key}: nmt has {expected} only, got {value!r:.80}")
-    return MarianSettings(name, values)
+    return ForeignSettings(name, values)
 
 
 def read_model_config(
-    settings: MarianSettings, vocabularies: Mapping[Side, ForeignVocabulary]
+    settings: ForeignSettings, vocabularies: Mapping[Side, ForeignVocabulary]
 ) -> ModelConfig:
     """Our options for the same model."""
     before, after, top = (
@@ -215,7 +196,7 @@ def read_model_config(
 
 
 def read_codec(
-    files: Mapping[Side, Path], settings: MarianSettings, languages: Mapping[Side, str | None]
+    files: Mapping[Side, Path], settings: ForeignSettings, languages: Mapping[Side, str | None]
 ) -> tuple[Codec, dict[Side, ForeignVocabulary]]:
     """The vocabularies of both sides: sentencepiece models, or words with their ids in YAML."""
     kinds = {side: path.suffix for side, path in files.items()}
@@ -226,7 +207,7 @@ def read_codec(
         )
     foreign: dict[Side, ForeignVocabulary] = {}
     specs, learned = {}, {}
-    sizes = settings.vocabulary_sizes()
+    sizes = vocabulary_sizes(settings)
     for side, path in files.items():
         subword, ids = read_pieces(path) if lines else (WholeWords(), read_words(path))
         # Of a longer vocabulary Marian knows the first words only.
@@ -240,6 +221,14 @@ def read_codec(
     shared = foreign["source"].vocabulary() if foreign["source"] == foreign["target"] else None
     kind = "line_sentencepiece" if lines else "none"
     return Codec(specs, learned, kind=kind, joint=False, shared=shared), foreign
+
+
+def vocabulary_sizes(settings: ForeignSettings) -> dict[Side, int]:
+    """The vocabulary size of each side."""
+    match settings.values.get("dim-vocabs"):
+        case [int(source), int(target)]:
+            return {"source": source, "target": target}
+    raise DataError(f"{settings.name}: dim-vocabs: expected two numbers")
 
 
 def read_pieces(path: Path) -> tuple[Subword, dict[str, int]]:
@@ -279,7 +268,7 @@ def read_entries(data: bytes, path: Path) -> Iterator[tuple[str, int]]:
 
 
 def read_weights(
-    arrays: Npz,
+    tensors: ForeignTensors,
     config: ModelConfig,
     codec: Codec,
     vocabularies: Mapping[Side, ForeignVocabulary],
@@ -288,37 +277,39 @@ def read_weights(
     dim, (source, target) = config.dim, (vocabularies[side] for side in SIDES)
     out, size = "decoder_ff_logit_out", len(target.pieces)
     bias = torch.zeros(1, size)
-    if f"{out}_b" in arrays.specs:  # else --output-omit-bias
-        bias = arrays.take(f"{out}_b", (1, size))
+    if f"{out}_b" in tensors.specs:  # else --output-omit-bias
+        bias = tensors.take(f"{out}_b", (1, size))
     weights = {"output_bias": take_bias(bias[0], target)}
     if config.tie_embeddings == "all":
-        weights["target_embedding"] = take_rows(arrays, "Wemb", target, dim)
+        weights["target_embedding"] = take_rows(tensors, "Wemb", target, dim)
     else:
-        weights["own_source_embedding"] = take_rows(arrays, "encoder_Wemb", source, dim)
-        weights["target_embedding"] = take_rows(arrays, "decoder_Wemb", target, dim)
+        weights["own_source_embedding"] = take_rows(tensors, "encoder_Wemb", source, dim)
+        weights["target_embedding"] = take_rows(tensors, "decoder_Wemb", target, dim)
         if config.tie_embeddings == "none":
-            weights["own_output_weight"] = take_rows(arrays, f"{out}_Wt", target, dim)
+            weights["own_output_weight"] = take_rows(tensors, f"{out}_Wt", target, dim)
     for name, shape in shape_of_model(config, codec).items():
         if name not in weights:
-            weights[name] = read_layer(arrays, name, shape, norm=config.norm)
+            weights[name] = read_layer(tensors, name, shape, norm=config.norm)
     return weights
 
 
-def read_layer(arrays: Npz, name: str, shape: tuple[int, ...], *, norm: str) -> Tensor:
+def read_layer(tensors: ForeignTensors, name: str, shape: tuple[int, ...], *, norm: str) -> Tensor:
     """One tensor of our layers, or of the norms after them; Marian's matrices are transposed."""
     stack, layer, *rest = name.split(".")
     if stack.endswith("_norm"):
         kind = "scale" if layer == "weight" else "bias"
-        return arrays.take(f"{stack.removesuffix('_norm')}_top_ln_{kind}", (1, *shape))[0]
+        return tensors.take(f"{stack.removesuffix('_norm')}_top_ln_{kind}", (1, *shape))[0]
     prefix, part, kind = f"{stack}_l{int(layer) + 1}", ".".join(rest[:-1]), rest[-1]
     if part in NORM_PARTS:
         kind = "scale" if kind == "weight" else "bias"
         ending = "_pre" if norm == "pre" else ""
-        return arrays.take(f"{prefix}_{NORM_PARTS[part]}_ln_{kind}{ending}", (1, *shape))[0]
+        return tensors.take(f"{prefix}_{NORM_PARTS[part]}_ln_{kind}{ending}", (1, *shape))[0]
     names = LINEAR_PARTS[part]
     own = shape[0] // len(names)
     if kind == "bias":
-        return torch.cat([arrays.take(f"{prefix}_{one.format('b')}", (1, own))[0] for one in names])
+        return torch.cat(
+            [tensors.take(f"{prefix}_{one.format('b')}", (1, own))[0] for one in names]
+        )
     return torch.cat(
-        [arrays.take(f"{prefix}_{one.format('W')}", (shape[1], own)).t() for one in names]
+        [tensors.take(f"{prefix}_{one.format('W')}", (shape[1], own)).t() for one in names]
     )

@@ -6,8 +6,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,12 +48,11 @@ class NpyHeader:
 
 @dataclass
 class Npz:
-    """The arrays of a file, and those that were taken."""
+    """The arrays of a file."""
 
     archive: zipfile.ZipFile
     name: str
     specs: dict[str, NpyHeader]
-    taken: set[str] = field(default_factory=set)
 
     @classmethod
     def read(cls, path: Path, file: IO[bytes]) -> "Npz":
@@ -77,7 +75,6 @@ class Npz:
     def array(self, key: str) -> Any:
         """The numbers of an array, as its header describes them."""
         spec = self.specs[key]
-        self.taken.add(key)
         try:
             with self.archive.open(f"{key}.npy") as file:
                 skip_header(file)
@@ -89,17 +86,9 @@ class Npz:
         order: Any = "F" if spec.is_fortran else "C"
         return np.frombuffer(data, spec.dtype).reshape(spec.shape, order=order)
 
-    def take(self, key: str, shape: Sequence[int]) -> Tensor:
-        """An array in float32; raises DataError if it is missing or has another shape."""
-        spec = self.specs.get(key)
-        if spec is None:
-            raise DataError(f"{self.name}: the tensor {key} is missing")
-        if spec.shape != tuple(shape) or not spec.dtype.startswith("float"):
-            raise DataError(
-                f"{self.name}: {key}: expected {list(shape)} floating-point numbers, got "
-                f"{spec.dtype} {list(spec.shape)}"
-            )
-        return torch.from_numpy(np.ascontiguousarray(self.array(key), dtype=np.float32).copy())
+    def tensor(self, key: str) -> Tensor:
+        """The numbers of an array as a tensor of their type."""
+        return torch.from_numpy(np.ascontiguousarray(self.array(key)).copy())
 
 
 def skip_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:

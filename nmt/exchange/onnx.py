@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt.checkpoint.model_directory import LoadedModel, codec_files
-from nmt.config.limits import MAX_POSITIONS
-from nmt.errors import UserError
+from nmt.errors import UserError, require_package
+from nmt.exchange.exporting import position_count
 from nmt.exchange.onnx_graphs import DecoderGraph, EncoderGraph, traceable
 from nmt.model.transformer import Transformer
 from nmt.ops.backend import force_backend
@@ -50,34 +50,15 @@ DECODER_OUTPUTS = {
 
 def export_onnx(loaded: LoadedModel, output: Path) -> None:
     """Create the directory `output`, which must not exist (or be empty)."""
-    require_onnx()
-    positions = position_count(loaded)
+    for package in ("onnx", "onnxruntime"):
+        require_package(package, extra="onnx", purpose="--format onnx")
+    positions = position_count(loaded.config)
     files = graphs(loaded.model, positions=positions)
     check(loaded.model, files, name=str(loaded.path))
     with new_directory(output) as directory:
         for name, data in {**files, **codec_files(loaded.codec)}.items():
             (directory / name).write_bytes(data)
         (directory / "README.md").write_text(readme(loaded, positions), encoding="utf-8")
-
-
-def require_onnx() -> None:
-    """Reject missing packages, which only this format needs."""
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "the packages onnx and onnxruntime are needed and could not be imported "
-            f"({error}); install them with: pip install 'nmt[onnx]'"
-        ) from error
-
-
-def position_count(loaded: LoadedModel) -> int:
-    """The positions of sources of the training length and of their outputs, with end or start."""
-    config = loaded.config
-    source = config.data.max_length
-    target = int(config.decode.max_length_ratio * source + config.decode.max_length_extra)
-    return min(max(source, target), MAX_POSITIONS) + 1
 
 
 def graphs(model: Transformer, *, positions: int) -> dict[str, bytes]:
