@@ -154,31 +154,42 @@ static float *packed_keys(float *keys, const int64_t *starts, int64_t sentence, 
     return keys + (start + sentence * PANEL) * dim + in_panels(length) * head * head_dim;
 }
 
-// out [head_dim] = the sum of weighted values: `count` rows at a distance, or, if there are `rows`,
-// what lies in each of them from `distance` on. Weights of 0 cost nothing.
-INLINE void add_values(const float *weights, const float *values, float *const *rows,
-                       int64_t distance, int64_t count, int64_t head_dim, float *out) {
-    for (int64_t place = 0; place < head_dim; place += 4 * LANES) {
-        Vector sums[4] = {all(0.0f), all(0.0f), all(0.0f), all(0.0f)};
-        const int64_t left = head_dim - place;
-        for (int64_t key = 0; key < count; key++) {
-            if (weights[key] == 0.0f) continue;
-            const float *value = rows ? rows[key] + distance : values + key * distance;
-            value += place;
-            if (left >= 4 * LANES) {
+// Where the values of some keys are: at a distance from each other, or, if there are `rows`, in each
+// of them from `distance` on.
+typedef struct {
+    const float *numbers;
+    float *const *rows;
+    int64_t distance, count;
+} Values;
+
+// out [width] = the sum of the values from `place` on, weighted; weights of 0 cost nothing. `vectors`,
+// those that hold the width, is a constant wherever this is inlined.
+INLINE void add_values(const float *weights, Values values, int64_t place, size_t width, float *out,
+                       const int vectors) {
+    Vector sums[4] = {all(0.0f), all(0.0f), all(0.0f), all(0.0f)};
+    for (int64_t key = 0; key < values.count; key++) {
+        if (weights[key] == 0.0f) continue;
+        const float *value = values.rows ? values.rows[key] + values.distance
+                                         : values.numbers + key * values.distance;
 #pragma GCC unroll 4
-                for (int part = 0; part < 4; part++)
-                    sums[part] += weights[key] * load(value + part * LANES);
-            } else {
-                for (int part = 0; part * LANES < left; part++) {
-                    size_t rest = (size_t)(left - part * LANES);
-                    sums[part] += weights[key] * load_part(value + part * LANES, rest, 0.0f);
-                }
-            }
-        }
-        for (int part = 0; part < 4 && part * LANES < left; part++)
-            store_part(out + place + part * LANES, (size_t)(left - part * LANES), sums[part]);
+        for (int part = 0; part < vectors; part++)
+            sums[part] += weights[key] * load_part(value + place + part * LANES,
+                                                   width - (size_t)part * LANES, 0.0f);
     }
+#pragma GCC unroll 4
+    for (int part = 0; part < vectors; part++)
+        store_part(out + place + part * LANES, width - (size_t)part * LANES, sums[part]);
+}
+
+// The same for out [head_dim], in as many registers as there are whole vectors.
+INLINE void add_all_values(const float *weights, Values values, int64_t head_dim, float *out) {
+    int64_t place = 0;
+    for (; head_dim - place >= 4 * LANES; place += 4 * LANES)
+        add_values(weights, values, place, 4 * LANES, out, 4);
+    for (; head_dim - place >= 2 * LANES; place += 2 * LANES)
+        add_values(weights, values, place, 2 * LANES, out, 2);
+    for (; place < head_dim; place += LANES)
+        add_values(weights, values, place, (size_t)(head_dim - place), out, 1);
 }
 
 // Scores of a block of queries, scratch memory of a row, and pointers to the keys of a past.
@@ -217,8 +228,8 @@ static void attend_head(const Kind *kind, int64_t head, const float *query, int6
             float *weights = scores + row * length;
             weigh_row((enum ScoreMap)kind->map, kind->parameters[head], weights, (size_t)keys,
                       scratch.row);
-            add_values(weights, values, NULL, value_distance, keys, head_dim,
-                       out + (first + row) * dim);
+            add_all_values(weights, (Values){values, NULL, value_distance, keys}, head_dim,
+                           out + (first + row) * dim);
         }
     }
 }
@@ -300,7 +311,7 @@ static void attend_past(const Stack *stack, const Kind *kind, Scratch scratch, i
         score_past(query + first, past, first, length, head_dim, scores);
         weigh_row((enum ScoreMap)kind->map, kind->parameters[head], scores, (size_t)length,
                   scratch.row);
-        add_values(scores, NULL, past, dim + first, length, head_dim, out + first);
+        add_all_values(scores, (Values){NULL, past, dim + first, length}, head_dim, out + first);
     }
 }
 
