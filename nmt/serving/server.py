@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import logging
 import signal
@@ -24,6 +25,7 @@ from nmt.serving.waiting import WaitingLines
 
 logger = logging.getLogger(__name__)
 
+GARBAGE = 20_000  # objects until those in cycles are looked for
 BATCH_WAIT = 0.004  # seconds in which a worker expects further lines
 
 
@@ -115,6 +117,8 @@ class TranslationServer:
         except asyncio.CancelledError:
             return 128 + self.received[0]
         self.tell(opened)
+        gc.freeze()  # what is loaded by now stays, and requests leave few cycles behind
+        gc.set_threshold(GARBAGE)
         if self.reload_again:
             self.reload()
         try:

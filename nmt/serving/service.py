@@ -61,7 +61,7 @@ async def translate_texts(
     lines = [line for pieces in parts for line in pieces[::2]]
     submission = waiting.submit(BatchKind("translate", model.name, alternatives + 1), lines)
     try:
-        answers = iter(await asyncio.gather(*(item.answer for item in submission.items)))
+        answers = iter([await item.answer for item in submission.items])
     finally:
         waiting.withdraw(submission)
     return [
