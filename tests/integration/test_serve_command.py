@@ -331,7 +331,8 @@ def test_reload_then_a_broken_model_then_the_end(models: dict[str, Path], tmp_pa
         answers = []
         while "reloaded: model" not in server.logged()[before:]:
             answers += threads.map(server.translate, [lines] * 4)
-        assert all(answer in (old, new) for answer in answers)
+        for answer in answers:  # a slow model may have the lines of a request in two batches
+            assert all(line in both for line, *both in zip(answer, old, new, strict=True))
         assert server.translate(lines) == new
         (path / "model.safetensors").write_bytes(b"damaged")
         server.process.send_signal(signal.SIGHUP)
