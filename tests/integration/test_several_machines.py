@@ -183,6 +183,11 @@ def check_updates(config_file: Path, run_dir: Path) -> None:
     records = [record for record in map(json.loads, lines) if record["event"] == "train"]
     assert [record["update"] for record in records] == list(range(1, len(records) + 1))
     config = load_config(config_file)
-    stream = BatchStream(prepare(config).train, config.train.batch_tokens, config.seed, 3)
+    stream = BatchStream(
+        prepare(config).train,
+        batch_tokens=config.train.batch_tokens,
+        seed=config.seed,
+        accumulate=config.train.accumulate,
+    )
     updates = itertools.islice(stream.updates(), len(records))
     assert [record["tokens"] for record in records] == [update.tokens for update in updates]
