@@ -23,6 +23,8 @@ IDENTITY = tl.constexpr(8)
 TOP_K = tl.constexpr(9)
 
 LARGEST_WEIGHT = tl.constexpr(1e12)  # of mappings that are not normalised
+# beta above which a weight's error is below 1e-4 if 1 + beta (x - threshold) is rounded
+FAST_FROM = tl.constexpr(0.001)
 SERIES_BELOW = tl.constexpr(0.02)  # beta under which its gradient is taken from a series
 TINY = tl.constexpr(1.1754944e-38)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -57,10 +59,13 @@ def entmax_factors(x, threshold, beta, MAP: tl.constexpr, FAST: tl.constexpr):
         g = positive(0.5 * x + (1.0 - 0.5 * threshold)[:, None])
         p = g * g
     else:
-        u = beta * (x - threshold[:, None])
-        u = tl.where(u < -1.0, -1.0, u)
-        g = tl.exp2(log2_1p(u, FAST) * slope_exponent(beta))
-        p = g * (1.0 + u)
+        if FAST & (beta > FAST_FROM):
+            p, g = rough_factors(x, threshold, beta, MAP)
+        else:
+            u = beta * (x - threshold[:, None])
+            u = tl.where(u < -1.0, -1.0, u)
+            g = tl.exp2(log2_1p(u, FAST) * slope_exponent(beta))
+            p = g * (1.0 + u)
     return p, g
 
 
@@ -161,14 +166,18 @@ def weigh(x, inner, parameter, MAP: tl.constexpr, FAST: tl.constexpr):
 
 @triton.jit
 def beta_slope(p, g, beta, FAST: tl.constexpr):
-    """dp/dbeta at a fixed threshold: (p - g) / beta^2 - p l / beta with l = log p, 0 where p is.
+    """dp/dbeta at a fixed threshold: (p - g) / beta^2 - p l / beta with l = log p, 0 where p and g
+    are.
 
     For small beta the terms cancel; a series in z = -beta l takes their place there.
     """
     inverse = 1.0 / beta
     safe = tl.maximum(p, TINY)
     log = fast_log2(safe) * LN_2 if FAST else tl.log(safe)
-    exact = ((p - g) * inverse - p * log) * inverse
-    z = -beta * log
-    series = 0.5 + z * (1.0 / 6.0 + z * (1.0 / 24.0 + z * (1.0 / 120.0)))
-    return tl.where(p > 0.0, tl.where(beta < SERIES_BELOW, -p * log * log * series, exact), 0.0)
+    if beta < SERIES_BELOW:
+        z = -beta * log
+        series = 0.5 + z * (1.0 / 6.0 + z * (1.0 / 24.0 + z * (1.0 / 120.0)))
+        slope = -p * log * log * series
+    else:
+        slope = ((p - g) * inverse - p * log) * inverse
+    return slope

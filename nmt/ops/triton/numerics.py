@@ -76,8 +76,8 @@ def mix(x):
 def random_bits(seed, stream, counter):
     """32 random bits per counter: a pure function of (seed, stream, counter).
 
-    A stream's two keys come from Philox, its elements from two rounds of `mix` between them.
+    A stream's two keys come from Philox. Its elements are `mix` of a progression that starts at the
+    second key, in steps of the first one.
     """
     first, second, _, _ = tl.randint4x(seed, stream)
-    x = mix(counter.to(tl.uint32) ^ first.to(tl.uint32))
-    return mix(x + second.to(tl.uint32))
+    return mix(counter.to(tl.uint32) * (first | 1).to(tl.uint32) + second.to(tl.uint32))

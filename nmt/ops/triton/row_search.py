@@ -116,7 +116,7 @@ def find_inner(
             moving = tl.max((total > accepted_sum(parameter, MAP)).to(tl.int32), 0)
             moving = tl.where(number == 0, 1, moving)
             number += 1
-        if MAP == ENTMAX:
+        if (MAP == ENTMAX) & (not FAST):  # half precision hides what is left
             total, slope = row_pair(
                 tiles, q, K, mask, rows, mask_query, mask_key, key_step, queries, keys, scale, top,
                 inner, parameter, DIM, WIDTH, N, SUMS, MAP, MASK_FORM, IEEE, FAST, TILES,
