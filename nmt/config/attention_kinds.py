@@ -43,7 +43,8 @@ class HeadParameter:
     name: str  # in the state dict
     initialize: Callable[["Tensor"], object]  # fills the raw parameter [H]
     reported_as: str  # in metrics and analysis
-    # Functions of the raw parameter: the value for the mapping, and the value that is reported.
+    # Functions of each number of the raw parameter: the value for the mapping, and the value that
+    # is reported.
     value: Callable[["Tensor"], "Tensor"] = lambda raw: raw
     report: Callable[["Tensor"], "Tensor"] = lambda raw: raw
 

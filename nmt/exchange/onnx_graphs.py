@@ -17,8 +17,10 @@ from nmt.model.attention import AttentionCore, KeyValue
 from nmt.model.layers import DecoderLayer
 from nmt.model.norms import HeadNorm
 from nmt.model.transformer import Transformer
+from nmt.ops.half_linear import SublayerOutput
 from nmt.ops.head_norm import EPSILON
 from nmt.ops.masking import InPlaceMask, hide
+from nmt.ops.residual import ResidualStream
 from nmt.ops.score_mappings import Entmax, ScoreMapping, Softmax, TopK
 
 BISECTIONS = 26  # halvings of an interval of length 1, until float32 has no more bits
@@ -166,9 +168,11 @@ class DecoderGraph(nn.Module):
         """
         model = self.model
         position = model.target_input.positions(past_keys.shape[3] + 1)[-1]
-        x = model.target_input.at(tokens[:, None], model.target_embedding, position)
+        x = ResidualStream.of(
+            model.target_input.at(tokens[:, None], model.target_embedding, position)
+        )
         visible = source_visible[:, None, None, :]
-        mask = InPlaceMask(visible, x.dtype, has_empty_rows=False)
+        mask = InPlaceMask(visible, x.exact.dtype, has_empty_rows=False)
         keys, values, observed = [], [], []
         for index, layer in enumerate(model.decoder):
             assert isinstance(layer, DecoderLayer)
@@ -181,7 +185,7 @@ class DecoderGraph(nn.Module):
             )
             keys.append(attend.memory.key)
             values.append(attend.memory.value)
-        logits = model.logits(model.decoder_norm(x))[:, 0]
+        logits = model.logits(model.decoder_norm(x.rounded))[:, 0]
         weights = torch.stack(observed)[:, :, :, 0]
         return logits, torch.stack(keys), torch.stack(values), weights
 
@@ -193,7 +197,7 @@ class AppendingAttention:
         self.attention = layer.self_attention
         self.memory = past
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> SublayerOutput:
         """[B, 1, D] for x [B, 1, D]."""
         query, new = self.attention.project(x)
         self.memory = KeyValue(

@@ -4,7 +4,8 @@ Shapes: B batch, H heads, Q queries, K keys, D width, Dh = D / H.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Self
@@ -19,6 +20,7 @@ from nmt.model.linear import Linear
 from nmt.model.norms import HeadNorm
 from nmt.ops.attention import attention, cached_attention
 from nmt.ops.attention_call import AttentionCall
+from nmt.ops.half_linear import SublayerOutput
 from nmt.ops.masking import InPlaceMask
 
 
@@ -43,6 +45,7 @@ class HeadParameters(nn.Module):
     def __init__(self, parameters: Sequence[HeadParameter], heads: int) -> None:
         super().__init__()
         self.described = tuple(parameters)
+        self.held: tuple[Tensor, ...] | None = None  # values, computed for the current pass
         for described in self.described:
             self.register_parameter(described.name, nn.Parameter(torch.empty(heads)))
         self.reset_parameters()
@@ -55,6 +58,8 @@ class HeadParameters(nn.Module):
 
     def values(self) -> tuple[Tensor, ...]:
         """The parameters of the score mapping, [H] each."""
+        if self.held is not None:
+            return self.held
         return tuple(
             described.value(self._parameters[described.name])  # type: ignore[arg-type]
             for described in self.described
@@ -66,6 +71,24 @@ class HeadParameters(nn.Module):
             described.reported_as: described.report(self.get_parameter(described.name).detach())
             for described in self.described
         }
+
+
+@contextmanager
+def head_values_of_one_pass(sublayers: Sequence[HeadParameters]) -> Iterator[None]:
+    """A context in which the values of many sublayers' parameters are computed together."""
+    groups: dict[HeadParameter, list[HeadParameters]] = {}
+    for one in sublayers:
+        if len(one.described) == 1:
+            groups.setdefault(one.described[0], []).append(one)
+    try:
+        for described, group in groups.items():
+            raw = torch.stack([one.get_parameter(described.name) for one in group])
+            for one, value in zip(group, described.value(raw).unbind(0), strict=True):
+                one.held = (value,)
+        yield
+    finally:
+        for one in sublayers:
+            one.held = None
 
 
 class AttentionCore(nn.Module):
@@ -157,16 +180,14 @@ class SelfAttention(nn.Module):
         parts = self.query_key_value(x).view(shape).permute(2, 0, 3, 1, 4)
         return parts[0], parts[1:]
 
-    def attend(self, query: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> Tensor:
+    def attend(self, query: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> SublayerOutput:
         """[B, Q, D] for queries and a memory that are projected."""
-        result: Tensor = self.output(self.core.attend(query, memory, mask))
-        return result
+        return self.output.end_sublayer(self.core.attend(query, memory, mask))
 
-    def forward(self, x: Tensor, visible: Tensor | None, *, causal: bool = False) -> Tensor:
+    def forward(self, x: Tensor, visible: Tensor | None, *, causal: bool = False) -> SublayerOutput:
         """[B, T, D] for x [B, T, D]; `causal` says that `visible` hides only later positions."""
         projections = (self.query_key_value(x),)
-        result: Tensor = self.output(self.core(projections, visible, causal=causal))
-        return result
+        return self.output.end_sublayer(self.core(projections, visible, causal=causal))
 
 
 class CrossAttention(nn.Module):
@@ -190,14 +211,12 @@ class CrossAttention(nn.Module):
         parts = self.key_value(memory).view(shape).permute(2, 0, 3, 1, 4)
         return KeyValue(parts[0].contiguous(), parts[1].contiguous())
 
-    def attend(self, x: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> Tensor:
+    def attend(self, x: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> SublayerOutput:
         """[B, Q, D] for x [B, Q, D] and a memory that is projected."""
         batch, length, _ = x.shape
         query = self.query(x).view(batch, length, self.core.heads, -1).transpose(1, 2)
-        result: Tensor = self.output(self.core.attend(query, memory, mask))
-        return result
+        return self.output.end_sublayer(self.core.attend(query, memory, mask))
 
-    def forward(self, x: Tensor, memory: Tensor, visible: Tensor | None) -> Tensor:
-        """[B, Q, D] for x [B, Q, D] and memory [B, K, D]."""
-        result: Tensor = self.output(self.core((self.query(x), self.key_value(memory)), visible))
-        return result
+    def forward(self, x: Tensor, key_value: Tensor, visible: Tensor | None) -> SublayerOutput:
+        """[B, Q, D] for x [B, Q, D] and the keys and values [B, K, 2 D] of a memory."""
+        return self.output.end_sublayer(self.core((self.query(x), key_value), visible))

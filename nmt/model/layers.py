@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from nmt.config.config import AttentionConfig, ModelConfig
 from nmt.model.attention import CrossAttention, SelfAttention
 from nmt.model.dropout import Dropout
-from nmt.ops.half_linear import HalfPrecisionLayer
+from nmt.ops.half_linear import HalfPrecisionLayer, SublayerOutput
 from nmt.ops.linear import feed_forward
-from nmt.ops.residual import add_norm
+from nmt.ops.residual import ResidualStream, add_norm
 
 
 class Residual(nn.Module):
@@ -24,18 +24,23 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(config.dim, eps=config.norm_epsilon)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.is_pre:
-            return self.dropout.add(x, sublayer(self.norm(x)))
-        return self.add_and_norm(x, sublayer(x))
+    def forward(
+        self, stream: ResidualStream, sublayer: Callable[[Tensor], SublayerOutput]
+    ) -> ResidualStream:
+        if not self.is_pre:
+            return self.add_and_norm(stream.exact, sublayer(stream.rounded))
+        output, bias = sublayer(self.norm(stream.exact))
+        output = output if bias is None else output + bias
+        return ResidualStream.of(self.dropout.add(stream.exact, output))
 
-    def add_and_norm(self, residual: Tensor, x: Tensor) -> Tensor:
-        """The norm of the residual plus x after dropout."""
+    def add_and_norm(self, residual: Tensor, output: SublayerOutput) -> ResidualStream:
+        """The norm of the residual plus a sublayer's output after dropout."""
         return add_norm(
             residual,
-            x,
+            output.x,
             self.norm.weight,
             self.norm.bias,
+            output.bias,
             rate=self.dropout.active_rate,
             epsilon=self.norm.eps,
             training=self.training,
@@ -52,15 +57,17 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.feed_forward_dropout)
         self.output = HalfPrecisionLayer(config.feed_forward_dim, config.dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return feed_forward(
+    def forward(self, x: Tensor) -> SublayerOutput:
+        leaves_bias = self.output.leaves_bias(x)
+        output = feed_forward(
             x,
             self.input,
-            self.output,
+            self.output.multiply if leaves_bias else self.output,
             activation=self.activation,
             rate=self.dropout.active_rate,
             training=self.training,
         )
+        return SublayerOutput(output, self.output.bias if leaves_bias else None)
 
 
 class EncoderLayer(nn.Module):
@@ -73,10 +80,10 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
+    def forward(self, x: ResidualStream, visible: Tensor | None) -> ResidualStream:
         """[B, S, D] for x [B, S, D]."""
         x = self.self_attention_residual(x, lambda x: self.self_attention(x, visible))
-        result: Tensor = self.feed_forward_residual(x, self.feed_forward)
+        result: ResidualStream = self.feed_forward_residual(x, self.feed_forward)
         return result
 
 
@@ -96,12 +103,12 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
-        attend_self: Callable[[Tensor], Tensor],
-        attend_memory: Callable[[Tensor], Tensor],
-    ) -> Tensor:
+        x: ResidualStream,
+        attend_self: Callable[[Tensor], SublayerOutput],
+        attend_memory: Callable[[Tensor], SublayerOutput],
+    ) -> ResidualStream:
         """[B, T, D] for x [B, T, D]; how each attention attends (cached or not) is given."""
         x = self.self_attention_residual(x, attend_self)
         x = self.cross_attention_residual(x, attend_memory)
-        result: Tensor = self.feed_forward_residual(x, self.feed_forward)
+        result: ResidualStream = self.feed_forward_residual(x, self.feed_forward)
         return result

@@ -3,6 +3,8 @@
 Shapes: B batch, S source positions, T target positions, D width, V target vocabulary.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -11,11 +13,14 @@ from torch.nn import functional
 
 from nmt.config.config import ModelConfig
 from nmt.errors import ConfigError
-from nmt.model.attention import CrossAttention, SelfAttention, Site
+from nmt.model.attention import CrossAttention, SelfAttention, Site, head_values_of_one_pass
 from nmt.model.cache import DecoderCache
 from nmt.model.embeddings import PositionalInput
 from nmt.model.layers import DecoderLayer, EncoderLayer
+from nmt.ops.half_linear import JointCopies, SublayerOutput
+from nmt.ops.residual import ResidualStream
 from nmt.ops.seeds import seeds_of_one_pass
+from nmt.ops.shared_vectors import vectors_of_one_pass
 
 
 def causal(length: int, device: torch.device) -> Tensor:
@@ -26,7 +31,10 @@ def causal(length: int, device: torch.device) -> Tensor:
 class Transformer(nn.Module):
     """Encoder and decoder; `logits` (or `output_weight`) turns the decoder's output into scores."""
 
-    half_output_weight: Tensor | None = None  # the copy of output_weight in half precision, if any
+    # Copies in half precision, if there are any: of output_weight, and of the projections of the
+    # memory to keys and values.
+    half_output_weight: Tensor | None = None
+    half_memory_layers: JointCopies | None = None
 
     def __init__(
         self, config: ModelConfig, *, source_vocabulary_size: int, target_vocabulary_size: int
@@ -137,31 +145,56 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor, source_visible: Tensor) -> Tensor:
         """Memory [B, S, D] of source [B, S], whose padding is not source_visible [B, S]."""
         visible = source_visible[:, None, None, :]
-        x = self.source_input(source, self.source_embedding)
+        x = ResidualStream.of(self.source_input(source, self.source_embedding))
         for layer in self.encoder:
             x = layer(x, visible)
-        result: Tensor = self.encoder_norm(x)
+        result: Tensor = self.encoder_norm(x.rounded)
         return result
 
     def decode(self, target_input: Tensor, memory: Tensor, source_visible: Tensor) -> Tensor:
         """Hidden states [B, T, D] that predict the token after each of target_input [B, T]."""
         memory_visible = source_visible[:, None, None, :]
         visible = causal(target_input.shape[1], target_input.device)
-        x = self.target_input(target_input, self.target_embedding)
-        for layer in self.decoder:
+        x = ResidualStream.of(self.target_input(target_input, self.target_embedding))
+        for layer, key_value in zip(self.decoder, self.keys_and_values(memory), strict=True):
             assert isinstance(layer, DecoderLayer)
             x = layer(
                 x,
                 partial(layer.self_attention, visible=visible, causal=True),
-                partial(layer.cross_attention, memory=memory, visible=memory_visible),
+                partial(layer.cross_attention, key_value=key_value, visible=memory_visible),
             )
-        result: Tensor = self.decoder_norm(x)
+        result: Tensor = self.decoder_norm(x.rounded)
         return result
+
+    def keys_and_values(self, memory: Tensor) -> Iterator[Tensor]:
+        """The projection [B, S, 2 D] of memory [B, S, D] for each layer of cross-attention."""
+        layers = [attention.key_value for attention in self.cross_attentions()]
+        if self.half_memory_layers is None or not memory.is_cuda:
+            return (layer(memory) for layer in layers)
+        return iter(self.half_memory_layers.multiply(memory, layers))
+
+    def cross_attentions(self) -> list[CrossAttention]:
+        """The cross-attention of each layer of the decoder."""
+        return [one for one in self.attentions().values() if isinstance(one, CrossAttention)]
 
     def forward(self, source: Tensor, source_visible: Tensor, target_input: Tensor) -> Tensor:
         """Hidden states [B, T, D]; `logits` of them predict the target."""
-        with seeds_of_one_pass():
+        with seeds_of_one_pass(), self.parameters_of_one_pass():
             return self.decode(target_input, self.encode(source, source_visible), source_visible)
+
+    @contextmanager
+    def parameters_of_one_pass(self) -> Iterator[None]:
+        """A context in which small parameters are computed, and have their gradients, together.
+
+        Only where each would be a launch: on a GPU, and in a model that is not compiled.
+        """
+        if torch.compiler.is_compiling() or not self.target_embedding.is_cuda:
+            yield
+            return
+        heads = [attention.core.weights for attention in self.attentions().values()]
+        vectors = [vector for vector in self.parameters() if vector.dim() == 1]
+        with head_values_of_one_pass(heads), vectors_of_one_pass(vectors):
+            yield
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., V] for hidden [..., D]."""
@@ -184,7 +217,7 @@ class Transformer(nn.Module):
         In the first step W may be less than the beam, until `cache.reorder` widens it.
         """
         position = self.target_input.positions(cache.position + 1)[-1]
-        x = self.target_input.at(tokens, self.target_embedding, position)
+        x = ResidualStream.of(self.target_input.at(tokens, self.target_embedding, position))
         cache.open_position(tokens.shape[1])
         for index, layer in enumerate(self.decoder):
             assert isinstance(layer, DecoderLayer)
@@ -195,11 +228,13 @@ class Transformer(nn.Module):
                 partial(layer.cross_attention.attend, memory=cache.cross[index], mask=cache.source),
             )
         cache.position += 1
-        result: Tensor = self.decoder_norm(x)
+        result: Tensor = self.decoder_norm(x.rounded)
         return result
 
     @staticmethod
-    def attend_past(attention: SelfAttention, cache: DecoderCache, layer: int, x: Tensor) -> Tensor:
+    def attend_past(
+        attention: SelfAttention, cache: DecoderCache, layer: int, x: Tensor
+    ) -> SublayerOutput:
         """[B, W, D]: self-attention of the newest position x [B, W, D] to all so far."""
         query, new = attention.project(x)
         return attention.attend(query, cache.append(layer, new), cache.visible)

@@ -14,6 +14,7 @@ from torch import Tensor
 from nmt.ops.backend import Costly
 from nmt.ops.native.interface import RowMap
 from nmt.ops.seeds import draw_seed
+from nmt.ops.shared_vectors import shared
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_ROW = 1 << 14  # numbers of a row that one program holds
@@ -76,21 +77,40 @@ def head_norm(z: Tensor, gain: Tensor | None, gate: Tensor | None, _norm: str) -
 
     assert gain is not None
     rows = z.reshape(-1, z.shape[-1]).contiguous()
-    output: Tensor = operators.gated_norm(rows, gain, gate, 1e-8)[0]
+    output: Tensor = operators.gated_norm(rows, *shared(gain, gate), 1e-8)[0]
     return output.view(z.shape)
 
 
 def add_norm(
-    residual: Tensor, x: Tensor, *affine: Tensor, rate: float, epsilon: float, **_options: object
-) -> Tensor:
-    """LayerNorm(residual + dropout(x)) in one pass over x [..., D]."""
+    residual: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    bias: Tensor,
+    x_bias: Tensor | None = None,
+    *,
+    rate: float,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """LayerNorm(residual + dropout(x + x_bias)) in one pass over x [..., D].
+
+    In the types of the residual and of x; where these are the same, it is one tensor.
+    """
     from nmt.ops.triton import operators
 
     shape = x.shape
     rows = [tensor.reshape(-1, shape[-1]).contiguous() for tensor in (residual, x)]
     seed = draw_seed(rate, x.device)
-    output: Tensor = operators.add_norm(*rows, *affine, seed, rate, epsilon)[0]
-    return output.view(shape)
+    found = operators.add_norm(*rows, *shared(gain, bias, x_bias), seed, rate, epsilon)
+    exact = found[0].view(shape)
+    return exact, exact if x.dtype == residual.dtype else found[1].view(shape)
+
+
+def relu_backward(grad: Tensor, output: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients before a ReLU with this output [N, D], and of the bias before it."""
+    from nmt.ops.triton import operators
+
+    grad_input, parts = operators.relu_backward(grad, output)
+    return grad_input, operators.join_parts(parts, bias)
 
 
 def refuses_entmax(scores: Tensor, *_rest: object) -> str | None:

@@ -50,7 +50,7 @@ def attention(
     from nmt.ops.triton import operators
 
     output: Tensor = operators.attention(
-        [projection.contiguous() for projection in projections],
+        [one if one.stride(-1) == 1 else one.contiguous() for one in projections],
         None if call.causal else visible,
         parameters[0].float() if parameters else None,
         draw_seed(call.dropout, projections[0].device),

@@ -6,16 +6,26 @@ CPU the output is in float32, as the kernels for all else expect it; on a GPU it
 precision, which takes half the memory traffic. N rows, D width, F width inside.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from nmt.ops import cuda
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.dropout import draw_mask, keep_scale
 from nmt.ops.half_product import product
 from nmt.ops.kernels import missing_kernels
 from nmt.ops.native import bfloat16
+from nmt.ops.shared_vectors import shared
+
+
+class SublayerOutput(NamedTuple):
+    """The output [..., D] of a sublayer, and a bias [D] that is still to be added, or None."""
+
+    x: Tensor
+    bias: Tensor | None
 
 
 class HalfPrecisionLayer(nn.Linear):
@@ -29,6 +39,25 @@ class HalfPrecisionLayer(nn.Linear):
             return self.full_precision(x)
         assert self.half_bias is not None
         return half_linear(x, self.weight, self.bias, self.half_weight, self.half_bias)
+
+    def end_sublayer(self, x: Tensor) -> SublayerOutput:
+        """The layer as the last of a sublayer.
+
+        In half precision on a GPU it leaves its bias to the residual connection, which has the
+        gradient of the bias at hand.
+        """
+        if self.leaves_bias(x):
+            return SublayerOutput(self.multiply(x), self.bias)
+        return SublayerOutput(self(x), None)
+
+    def leaves_bias(self, x: Tensor) -> bool:
+        """Whether the bias is left to the residual connection."""
+        return self.half_weight is not None and x.is_cuda
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """The layer in half precision without its bias."""
+        assert self.half_weight is not None
+        return half_linear(x, self.weight, None, self.half_weight, None)
 
     def full_precision(self, x: Tensor) -> Tensor:
         """The layer in the type of its weight."""
@@ -45,15 +74,22 @@ class HalfLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, half_weight: Tensor, half_bias: Tensor
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        half_weight: Tensor,
+        half_bias: Tensor | None,
     ) -> Tensor:
         rows = as_rows(x).to(half_weight.dtype)
         ctx.save_for_backward(rows, half_weight)
         ctx.input_type, ctx.weight_type = x.dtype, weight.dtype
-        if x.is_cuda:
+        if x.is_cuda and half_bias is not None:
             output = torch.addmm(half_bias, rows, half_weight.t())
         else:
-            output = product(rows, half_weight.t(), weight.dtype) + bias
+            dtype = half_weight.dtype if x.is_cuda else weight.dtype
+            output = product(rows, half_weight.t(), dtype)
+            output = output if bias is None else output + bias
         return output.view(*x.shape[:-1], -1)
 
     @staticmethod
@@ -67,12 +103,97 @@ class HalfLinear(torch.autograd.Function):
             grad_input = grad_input.view(*grad_outputs[0].shape[:-1], -1)
         if ctx.needs_input_grad[1]:  # else it is frozen
             grad_weight = product(grad_output.t(), rows, ctx.weight_type)
-            grad_bias = grad_output.sum(0, dtype=ctx.weight_type)
+            if ctx.needs_input_grad[2]:
+                grad_bias = grad_output.sum(0, dtype=ctx.weight_type)
         return grad_input, grad_weight, grad_bias, None, None
 
 
+class JointHalfLinear(torch.autograd.Function):
+    """x weight^T + bias of several layers, whose copies in half precision are one matrix."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, half_weight: Tensor, half_bias: Tensor, *parameters: Tensor
+    ) -> tuple[Tensor, ...]:
+        rows = as_rows(x).to(half_weight.dtype)
+        ctx.save_for_backward(rows, half_weight)
+        ctx.input_type, ctx.weight_type = x.dtype, parameters[0].dtype
+        ctx.widths = [len(bias) for bias in parameters[1::2]]
+        output = torch.addmm(half_bias, rows, half_weight.t()).view(*x.shape[:-1], -1)
+        return tuple(output.split(ctx.widths, dim=-1))
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        rows, half_weight = ctx.saved_tensors
+        grad_output = torch.cat([as_rows(grad) for grad in grad_outputs], dim=1)
+        grad_input = None
+        if ctx.needs_input_grad[0]:
+            grad_input = product(grad_output, half_weight, ctx.input_type)
+            grad_input = grad_input.view(*grad_outputs[0].shape[:-1], -1)
+        if not any(ctx.needs_input_grad[3:]):  # frozen
+            return grad_input, None, None, *([None] * 2 * len(ctx.widths))
+        grad_weights = product(grad_output.t(), rows, ctx.weight_type).split(ctx.widths)
+        grad_biases = grad_output.sum(0, dtype=ctx.weight_type).split(ctx.widths)
+        pairs = zip(grad_weights, grad_biases, strict=True)
+        return grad_input, None, None, *(one for pair in pairs for one in pair)
+
+
+class JointCopies(NamedTuple):
+    """Weights [F, D] and biases [F] of several layers in half precision, one after the other."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def multiply(self, x: Tensor, layers: Sequence[HalfPrecisionLayer]) -> tuple[Tensor, ...]:
+        """The outputs of the layers for x [..., D], by one product."""
+        parameters = [one for layer in layers for one in (layer.weight, layer.bias)]
+        outputs: tuple[Tensor, ...] = JointHalfLinear.apply(  # type: ignore[no-untyped-call]
+            x, *self, *parameters
+        )
+        return outputs
+
+
+class HalfReluLinear(torch.autograd.Function):
+    """relu(x weight^T + bias) on a GPU: the product itself adds the bias and cuts below 0."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, half_weight: Tensor, half_bias: Tensor
+    ) -> Tensor:
+        rows = as_rows(x).to(half_weight.dtype)
+        output = torch._addmm_activation(half_bias, rows, half_weight.t())
+        ctx.save_for_backward(rows, half_weight, output, bias)
+        ctx.input_type, ctx.weight_type = x.dtype, weight.dtype
+        return output.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        rows, half_weight, output, bias = ctx.saved_tensors
+        grad, grad_bias = cuda.relu_backward(as_rows(grad_outputs[0]), output, bias)
+        grad_input = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_input = product(grad, half_weight, ctx.input_type)
+            grad_input = grad_input.view(*grad_outputs[0].shape[:-1], -1)
+        if not ctx.needs_input_grad[1]:  # frozen
+            return grad_input, None, None, None, None
+        grad_weight = product(grad.t(), rows, ctx.weight_type)
+        return grad_input, grad_weight, grad_bias, None, None
+
+
+def half_relu_linear(x: Tensor, layer: HalfPrecisionLayer) -> Tensor:
+    """relu of a layer's output [..., F] for x [..., D], in half precision on a GPU."""
+    result: Tensor = HalfReluLinear.apply(  # type: ignore[no-untyped-call]
+        x, layer.weight, *shared(layer.bias), layer.half_weight, layer.half_bias
+    )
+    return result
+
+
 def half_linear_reference(
-    x: Tensor, weight: Tensor, bias: Tensor, half_weight: Tensor, half_bias: Tensor
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    half_weight: Tensor,
+    half_bias: Tensor | None,
 ) -> Tensor:
     """[..., F] for x [..., D], weight [F, D], bias [F], and their copies in half precision."""
     result: Tensor = HalfLinear.apply(x, weight, bias, half_weight, half_bias)  # type: ignore[no-untyped-call]
@@ -103,7 +224,11 @@ class NativeHalfLinear(torch.autograd.Function):
 
 
 def half_linear_native(
-    x: Tensor, weight: Tensor, bias: Tensor, half_weight: Tensor, _half_bias: Tensor
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    half_weight: Tensor,
+    _half_bias: Tensor | None,
 ) -> Tensor:
     """[..., F] for x [..., D], weight [F, D], bias [F], and their copies in half precision."""
     result: Tensor = NativeHalfLinear.apply(x, weight, bias, half_weight)  # type: ignore[no-untyped-call]

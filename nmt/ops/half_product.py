@@ -14,3 +14,12 @@ def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype == left.dtype:
         return torch.mm(left, right)
     return torch.mm(left, right, out_dtype=dtype)
+
+
+def add_product_(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Add left right to `total`, which is in their type or, if they are halves, in float32."""
+    if total.dtype == left.dtype:
+        return total.addmm_(left, right)
+    if not left.is_cuda:
+        return total.add_(product(left, right, total.dtype))
+    return torch.addmm(total, left, right, out_dtype=total.dtype, out=total)

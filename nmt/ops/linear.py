@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nmt.ops import cuda
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.dropout import draw_mask, dropout, keep_scale
 from nmt.ops.half_linear import (
     HalfPrecisionLayer,
     as_rows,
     half_feed_forward_native,
+    half_relu_linear,
 )
 from nmt.ops.half_linear import native_refusal as half_refusal
 from nmt.ops.kernels import native_refusal
@@ -154,6 +156,29 @@ def feed_forward_reference(
     return last(hidden if rate == 0.0 else dropout(hidden, rate))
 
 
+def feed_forward_cuda(x: Tensor, first: Layer, last: Layer, **_options: object) -> Tensor:
+    """[..., D] for x [..., D] through the feed-forward sublayer with ReLU, in half precision."""
+    assert isinstance(first, HalfPrecisionLayer)
+    return last(half_relu_linear(x, first))
+
+
+def refuses_feed_forward_cuda(
+    x: Tensor,
+    first: Layer,
+    _last: Layer,
+    *,
+    activation: Activation,
+    rate: float,
+    **_options: object,
+) -> str | None:
+    """Why ReLU cannot be a part of the product and of the bias's gradient, or None."""
+    if activation != "relu" or rate > 0.0:
+        return f"expected relu without dropout, got {activation} with a rate of {rate}"
+    if half_weight(first) is None or not x.is_cuda:
+        return "expected products in half precision on a GPU"
+    return cuda.triton_refusal(x)
+
+
 def refuses_feed_forward(
     x: Tensor, first: Layer, last: Layer, *, activation: Activation, **_options: object
 ) -> str | None:
@@ -187,12 +212,18 @@ feed_forward = Operation(
     feed_forward_reference,
     [
         Implementation(
+            "triton",
+            "ReLU in the product, its derivative in Triton",
+            feed_forward_cuda,
+            accepts=refuses_feed_forward_cuda,
+        ),
+        Implementation(
             "native",
             "C kernels",
             feed_forward_native,
             accepts=refuses_feed_forward,
             prefers=slower_feed_forward,
-        )
+        ),
     ],
     example=feed_forward_example,
 )

@@ -1,6 +1,6 @@
-"""The end of a sublayer: residual connection, dropout and LayerNorm. D width."""
+"""The end of a sublayer: bias, dropout, residual connection and LayerNorm. D width."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,19 +14,38 @@ from nmt.ops.native.training import NormedSum, add_norm_backward
 from nmt.ops.native.training import add_norm as add_norm_rows
 
 
+class ResidualStream(NamedTuple):
+    """Hidden states [..., D] that a sublayer reads and adds to.
+
+    Sublayers read the rounded copy, in the type of their products; where that is the exact type,
+    both are one tensor.
+    """
+
+    exact: Tensor
+    rounded: Tensor
+
+    @staticmethod
+    def of(x: Tensor) -> "ResidualStream":
+        """The stream of hidden states in one type."""
+        return ResidualStream(x, x)
+
+
 def add_norm_reference(
     residual: Tensor,
     x: Tensor,
     gain: Tensor,
     bias: Tensor,
+    x_bias: Tensor | None = None,
     *,
     rate: float,
     epsilon: float,
     training: bool,  # noqa: ARG001
-) -> Tensor:
-    """LayerNorm(residual + dropout(x)) for x [..., D]."""
-    total = residual + x if rate == 0.0 else dropout(x, rate, residual)
-    return functional.layer_norm(total, gain.shape, gain, bias, epsilon)
+) -> ResidualStream:
+    """LayerNorm(residual + dropout(x + x_bias)) for x [..., D], rounded to the type of x."""
+    biased = x if x_bias is None else x + x_bias
+    total = residual + biased if rate == 0.0 else dropout(biased, rate, residual)
+    exact = functional.layer_norm(total, gain.shape, gain, bias, epsilon)
+    return ResidualStream(exact, exact.to(x.dtype))
 
 
 class NativeAddNorm(torch.autograd.Function):
@@ -56,10 +75,28 @@ class NativeAddNorm(torch.autograd.Function):
         return None, None, *add_norm_backward(NormedSum(*left), gain, grad_output, mask=mask)
 
 
-def add_norm_native(*tensors: Tensor, rate: float, epsilon: float, **_options: object) -> Tensor:
-    """LayerNorm(residual + dropout(x)) for x [..., D], by the kernels in C."""
-    result: Tensor = NativeAddNorm.apply(rate, epsilon, *tensors)  # type: ignore[no-untyped-call]
-    return result
+def add_norm_native(
+    residual: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    bias: Tensor,
+    x_bias: Tensor | None = None,
+    *,
+    rate: float,
+    epsilon: float,
+    **_options: object,
+) -> ResidualStream:
+    """LayerNorm(residual + dropout(x + x_bias)) for x [..., D], by the kernels in C."""
+    x = x if x_bias is None else x + x_bias
+    result: Tensor = NativeAddNorm.apply(rate, epsilon, residual, x, gain, bias)  # type: ignore[no-untyped-call]
+    return ResidualStream.of(result)
+
+
+def add_norm_triton(
+    residual: Tensor, x: Tensor, *affine: Tensor, rate: float, epsilon: float, **_options: object
+) -> ResidualStream:
+    """LayerNorm(residual + dropout(x + x_bias)) for x [..., D], by the kernels in Triton."""
+    return ResidualStream(*cuda.add_norm(residual, x, *affine, rate=rate, epsilon=epsilon))
 
 
 def example(device: torch.device) -> Call:
@@ -75,7 +112,7 @@ add_norm = Operation(
         Implementation(
             "triton",
             "kernels in Triton",
-            cuda.add_norm,
+            add_norm_triton,
             accepts=lambda *tensors, **_options: cuda.triton_refusal(*tensors),
         ),
         Implementation(

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from nmt.data.corpus import EncodedCorpus
 from nmt.data.vocabulary import PAD
 from nmt.errors import DivergedError
+from nmt.ops.half_linear import SublayerOutput
+from nmt.ops.residual import ResidualStream
 from nmt.training.loss import TranslationLoss
 from nmt.training.state import SUM_NAMES, TrainingState
 from nmt.training.update import UpdateResult, loss_inputs
@@ -231,6 +233,8 @@ def first_bad_module(loss: TranslationLoss, inputs: tuple[Tensor, ...]) -> str |
     found: list[str] = []
 
     def look(name: str, output: object) -> None:
+        if isinstance(output, SublayerOutput | ResidualStream):
+            output = output[0]
         if isinstance(output, Tensor) and not found and not torch.isfinite(output).all():
             found.append(f"the output of {name or 'the loss'} is not finite")
 

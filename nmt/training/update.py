@@ -78,7 +78,7 @@ class Updater:
             pieces *= 2
             logger.warning("update %d: not enough memory; trying batches in %d", number, pieces)
         norm = self.unscale_and_clip(scale)
-        bad = (~torch.isfinite(norm)).float()
+        bad = (norm * 0.0 != 0.0).float()  # infinity or NaN
         self.step(number, bad)
         scaling = None if self.loss_scale is None else self.loss_scale.grow_or_shrink(bad)
         row = self.row(update, sums, norm, bad)
@@ -136,9 +136,9 @@ class Updater:
         )
         with compiler_errors(), waiting:
             loss, likelihood = self.module(*loss_inputs(batch, self.device))
-            # A loss that is not finite must show in the gradients, the one thing all processes see.
-            poison = torch.where(torch.isfinite(loss.detach()), factor, torch.nan)
-            (loss * poison).backward()
+            # A loss that is not finite must show in the gradients, the one thing all processes see:
+            # 0 times infinity is NaN.
+            loss.backward(loss.detach() * 0.0 + factor)
         return torch.stack([loss.detach(), likelihood])
 
     def precision(self) -> AbstractContextManager[object]:

@@ -260,3 +260,17 @@ def test_ties_with_the_kth_score_stay_in() -> None:
     expected = torch.tensor([5.0, 4.0, 2.0, 2.0, 2.0]).softmax(0)
     assert (weights[..., 5:] == 0.0).all()
     torch.testing.assert_close(weights[..., :5], expected.expand(*weights.shape[:3], 5))
+
+
+@pytest.mark.parametrize("shape", ["one_tile", "many_keys"])
+def test_keys_and_values_may_be_a_part_of_a_wider_matrix(shape: str) -> None:
+    call, projections = make_call("entmax15", shape)
+    wide = torch.randn(*projections[1].shape[:2], 3 * projections[1].shape[2])
+    part = wide[..., projections[1].shape[2] : 2 * projections[1].shape[2]].copy_(projections[1])
+    found = []
+    for key_value in (projections[1], part):
+        query_key_value = (projections[0], key_value)
+        output, state = attend(call, *split(query_key_value, call.heads))
+        grads, _ = attend_backward(call, query_key_value, state, output)
+        found.append([output, *grads])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -47,19 +47,21 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "norm": (operators.gated_norm, (variable(6, 20), variable(20), None, 1e-8)),
     "add norm": (
         operators.add_norm,
-        (variable(6, 20), variable(6, 20), variable(20), variable(20), SEED, 0.2, 1e-5),
+        (variable(6, 20), variable(6, 20), *(variable(20) for _ in range(3)), SEED, 0.2, 1e-5),
     ),
     "add norm without dropout": (
         operators.add_norm,
-        (variable(6, 20), variable(6, 20), variable(20), variable(20), None, 0.0, 1e-5),
+        (variable(6, 20), variable(6, 20), variable(20), variable(20), None, None, 0.0, 1e-5),
     ),
+    "ReLU": (operators.relu_backward, (torch.randn(6, 20), torch.randn(6, 20))),
+    "sums of parts": (operators.sum_parts, ([torch.randn(512, 5), torch.randn(512, 7)],)),
     "entmax": (
         operators.entmax_rows,
         (variable(2, 3, 4, 9), torch.tensor([0.2, 0.5, 1.0], requires_grad=True), 3),
     ),
     "loss": (
         operators.cross_entropy_,
-        (torch.randn(5, 40), torch.randint(0, 40, (5,)), 0.1, 1.0, True),
+        (torch.randn(5, 40), torch.randint(0, 40, (5,)), torch.empty(2, 5), 0.1, 1.0, True),
     ),
 }
 

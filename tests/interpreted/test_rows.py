@@ -6,6 +6,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from nmt.ops.entmax import entmax as entmax_by_definition
+from nmt.ops.shared_vectors import shared, vectors_of_one_pass
+from nmt.ops.triton import operators
 from nmt.ops.triton import rows as kernels
 from nmt.ops.triton.loss import FusedCrossEntropy
 
@@ -39,7 +41,8 @@ def test_gated_norm(width: int, gated: bool) -> None:
         expected = expected * torch.sigmoid(exact[2] * exact[0])
     expected.backward(grad.double())
     output, scale = kernels.gated_norm(z, gain, gate if gated else None, 1e-8)
-    grad_z, learned = kernels.gated_norm_backward(z, gain, gate if gated else None, scale, grad)
+    grad_z, parts = kernels.gated_norm_backward(z, gain, gate if gated else None, scale, grad)
+    learned = parts.sum(1)
     assert close(output, expected)
     assert close(grad_z, exact[0].grad)
     assert close(learned[0], exact[1].grad)
@@ -58,24 +61,61 @@ def test_a_row_that_attends_to_nothing_stays_zero() -> None:
     assert all(grad.isfinite().all() for grad in grads)
 
 
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_add_norm(width: int, rate: float) -> None:
+def test_add_norm(width: int, rate: float, biased: bool) -> None:
     residual, x, grad = (torch.randn(COUNT, width) for _ in range(3))
-    gain, bias = torch.randn(width), torch.randn(width)
+    gain, bias, x_bias = (torch.randn(width) for _ in range(3))
     dropout = kernels.RowDropout(rate, torch.tensor([12345])) if rate else None
-    normed = kernels.add_norm(residual, x, gain, bias, dropout, 1e-5)
+    normed = kernels.add_norm(residual, x, gain, bias, x_bias if biased else None, dropout, 1e-5)
+    assert normed.rounded.numel() == 0
     kept = torch.ones(COUNT, width, dtype=torch.float64)
     if dropout is not None:
         kept = ((normed.sums - residual) != 0.0) / (1.0 - rate)
         assert abs(float((kept > 0).double().mean()) - 0.7) < 0.06
-    exact = variables(residual, x, gain, bias)
-    expected = functional.layer_norm(exact[0] + exact[1] * kept, (width,), exact[2], exact[3], 1e-5)
+    exact = variables(residual, x, gain, bias, x_bias)[: 5 if biased else 4]
+    sums = exact[0] + sum(exact[1::3]) * kept
+    expected = functional.layer_norm(sums, (width,), exact[2], exact[3], 1e-5)
     expected.backward(grad.double())
     assert close(normed.output, expected)
-    *found, learned = kernels.add_norm_backward(normed, gain, dropout, grad, torch.float32)
-    found += learned.unbind(0)
+    *found, parts = kernels.add_norm_backward(
+        normed, gain, dropout, (grad, None), torch.float32, biased=biased
+    )
+    found += parts.sum(1).unbind(0)
     assert all(close(one, other.grad) for one, other in zip(found, exact, strict=True))
+
+
+def test_add_norm_rounds_its_output_and_adds_the_gradients_of_both_types() -> None:
+    residual, x = torch.randn(COUNT, 64), torch.randn(COUNT, 64).half()
+    gain, bias = torch.randn(64), torch.randn(64)
+    normed = kernels.add_norm(residual, x, gain, bias, None, None, 1e-5)
+    assert torch.equal(normed.rounded, normed.output.half())
+    grad, rounded = torch.randn(COUNT, 64), torch.randn(COUNT, 64).half()
+    both, first, second, together = (
+        kernels.add_norm_backward(normed, gain, None, grads, torch.float16, biased=False)
+        for grads in (
+            (grad, rounded), (grad, None), (None, rounded), (grad + rounded.float(), None)
+        )
+    )  # fmt: skip
+    assert both[1].dtype == torch.float16
+    assert all(torch.equal(one, other) for one, other in zip(both, together, strict=True))
+    assert close(both[0], first[0] + second[0])
+
+
+@pytest.mark.parametrize("width", [20, 512, 1500])
+def test_relu_backward(width: int) -> None:
+    output, grad = torch.randn(COUNT, width).relu(), torch.randn(COUNT, width)
+    found, sums = kernels.relu_backward(grad, output)
+    assert torch.equal(found, grad * (output > 0.0))
+    assert close(sums.sum(0), (grad * (output > 0.0)).double().sum(0))
+
+
+def test_sums_of_parts() -> None:
+    widths = [20, 64, 20] + [5] * kernels.SUMMED_AT_ONCE + [5]
+    parts = [torch.randn(kernels.PARTS, width) for width in widths]
+    for found, part in zip(kernels.sum_parts(parts), parts, strict=True):
+        assert (found - part.double().sum(0)).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15", "entmax"])
@@ -114,9 +154,14 @@ def test_cross_entropy(vocabulary: int, smoothing: float) -> None:
     expected = functional.cross_entropy(exact, gold, label_smoothing=smoothing, reduction="none")
     expected.sum().backward()
     untouched = logits.clone()
+    losses = torch.empty(2, 13)
+    loss, likelihood = losses[:, 1:12]  # of slices that are no tensors of their own
     for needs_gradient in (False, True):
-        loss, likelihood = kernels.cross_entropy_(
-            logits, gold, smoothing=smoothing, factor=2.0, needs_gradient=needs_gradient
+        kernels.cross_entropy_(
+            *(logits, gold, losses[:, 1:12]),
+            smoothing=smoothing,
+            factor=2.0,
+            needs_gradient=needs_gradient,
         )
         assert close(loss, expected)
         assert close(likelihood, functional.cross_entropy(exact, gold, reduction="none"))
@@ -129,10 +174,11 @@ def test_cross_entropy(vocabulary: int, smoothing: float) -> None:
 def test_loss_of_a_row_with_nan_is_nan() -> None:
     logits = torch.randn(3, 100)
     logits[1, 50] = torch.nan
-    loss, _ = kernels.cross_entropy_(
-        logits, torch.tensor([1, 2, 3]), smoothing=0.1, factor=1.0, needs_gradient=False
+    losses = torch.empty(2, 3)
+    kernels.cross_entropy_(
+        *(logits, torch.tensor([1, 2, 3]), losses), smoothing=0.1, factor=1.0, needs_gradient=False
     )
-    assert loss.isnan().tolist() == [False, True, False]
+    assert losses[0].isnan().tolist() == [False, True, False]
 
 
 def test_a_frozen_output_layer_has_no_gradient() -> None:
@@ -145,3 +191,19 @@ def test_a_frozen_output_layer_has_no_gradient() -> None:
     loss.backward()
     assert close(loss, expected)
     assert close(hidden.grad, exact.grad)
+
+
+def test_gradients_of_shared_vectors_are_summed_at_the_end() -> None:
+    z, gain, gate = torch.randn(COUNT, 64), torch.randn(64), torch.randn(64)
+    found = []
+    for together in (False, True):
+        vectors = [gain.clone().requires_grad_(), gate.clone().requires_grad_()]
+        unused = torch.randn(3, requires_grad=True)
+        for _ in range(2):  # gradients of passes add up
+            with vectors_of_one_pass([*vectors, unused] if together else []):
+                once = operators.gated_norm(z, *shared(*vectors), 1e-8)[0]
+                twice = operators.gated_norm(once, *shared(*vectors), 1e-8)[0]
+            twice.square().sum().backward()
+        found.append([vector.grad for vector in vectors])
+        assert unused.grad is None
+    assert all(close(one, other) for one, other in zip(*found, strict=True))

@@ -216,12 +216,15 @@ def attend_backward(
     grad_parameters = query.new_empty(batch, heads, blocks, dtype=torch.float32)
     inputs = (query, key, value, grad, state)
     settings = {**numbers, **constants}
+    # Keys and values may be a part of a wider matrix, their gradients are not.
+    apart = {"grad_batch": grad_key.stride(0), "grad_step": grad_key.stride(2)}
     if by_keys is None:
         backward_kernels.backward_short_kernel[(batch * heads,)](
             *inputs,
             *extras(call, state),
             *(grad_query, grad_key, grad_value, grad_parameters),
             **settings,
+            **apart,
             **by_queries.settings(),
             LEARNED=call.learned,
         )
@@ -243,6 +246,7 @@ def attend_backward(
             *extras(call, state),
             *(grad_key, grad_value),
             **settings,
+            **apart,
             **by_keys.settings(),
         )
     return grads, grad_parameters.sum((0, 2)) if call.learned else None

@@ -71,6 +71,99 @@ def parameter_slope(p, g, parameter, MAP: tl.constexpr, FAST: tl.constexpr):
         return -g
 
 
+@triton.jit
+def load_gradient_tile(
+    q, K, V, grad, mask, rows, first, mask_query, mask_key, key_step,
+    queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, N: tl.constexpr,
+    MAP: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr,
+):  # fmt: skip
+    """Of the N keys from `first` on: the keys, weights p, slopes g and the gradient dp."""
+    cols = first + tl.arange(0, N)
+    k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
+    v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
+    p, g, dropped, dp = gradient_tile(
+        q, k, v, grad, mask, rows, cols, mask_query, mask_key,
+        queries, keys, scale, top, inner, parameter,
+        seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+    )  # fmt: skip
+    return k, p, g, dp
+
+
+@triton.jit
+def gradients_of_held_rows(
+    q, K, V, grad, mask, rows, mask_query, mask_key, key_step,
+    queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    MAP: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr, LEARNED: tl.constexpr,
+    TILES: tl.constexpr,
+):  # fmt: skip
+    """The gradient of M queries, the mean [M], and sums of the slopes by the parameter, alone and
+    times dp; slopes and gradients of a row stay in registers between the two passes over it."""
+    mean, total = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+    slope_sum, slope_dp = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+    grad_q = tl.zeros([M, WIDTH], tl.float32)
+    slopes, gradients = (), ()
+    for tile in tl.static_range(TILES):
+        k, p, g, dp = load_gradient_tile(
+            q, K, V, grad, mask, rows, tile * N, mask_query, mask_key, key_step,
+            queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+            DIM, WIDTH, N, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+        )  # fmt: skip
+        total += tl.sum(g, 1)
+        mean += tl.sum(g * dp, 1)
+        if LEARNED:
+            slope = parameter_slope(p, g, parameter, MAP, FAST)
+            slope_sum += tl.sum(slope, 1)
+            slope_dp += tl.sum(slope * dp, 1)
+        slopes, gradients = slopes + (g,), gradients + (dp,)
+    mean /= tl.maximum(total, TINY)
+    for tile in tl.static_range(TILES):
+        k = load_rows(K, tile * N + tl.arange(0, N), key_step, keys, DIM, WIDTH)
+        ds = slopes[tile] * (gradients[tile] - mean[:, None]) * scale
+        grad_q += product(ds.to(k.dtype), k, IEEE)
+    return grad_q, mean, slope_sum, slope_dp
+
+
+@triton.jit
+def gradients_of_long_rows(
+    q, K, V, grad, mask, rows, mask_query, mask_key, key_step,
+    queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    MAP: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
+    IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr, LEARNED: tl.constexpr,
+):  # fmt: skip
+    """The same as `gradients_of_held_rows`, where each pass over a row computes it again."""
+    mean, total = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+    slope_sum, slope_dp = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+    grad_q = tl.zeros([M, WIDTH], tl.float32)
+    end = end_of_keys(rows, keys, MASK_FORM)
+    if STATES > 0:
+        for first in range(0, end, N):
+            k, p, g, dp = load_gradient_tile(
+                q, K, V, grad, mask, rows, first, mask_query, mask_key, key_step,
+                queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+                DIM, WIDTH, N, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+            )  # fmt: skip
+            total += tl.sum(g, 1)
+            mean += tl.sum(g * dp, 1)
+        mean /= tl.maximum(total, TINY)
+    for first in range(0, end, N):
+        k, p, g, dp = load_gradient_tile(
+            q, K, V, grad, mask, rows, first, mask_query, mask_key, key_step,
+            queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+            DIM, WIDTH, N, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+        )  # fmt: skip
+        if LEARNED:
+            slope = parameter_slope(p, g, parameter, MAP, FAST)
+            slope_sum += tl.sum(slope, 1)
+            slope_dp += tl.sum(slope * dp, 1)
+        grad_q += product((g * (dp - mean[:, None]) * scale).to(k.dtype), k, IEEE)
+    return grad_q, mean, slope_sum, slope_dp
+
+
 @triton.jit(do_not_specialize=LENGTHS)
 def backward_queries_kernel(
     Q, K, V, GRAD, STATE, MEAN, MASK, PARAMETERS, SEED, GRAD_Q, GRAD_PARAMETERS,
@@ -86,77 +179,32 @@ def backward_queries_kernel(
     """Gradients of M queries, the mean [M] of each row, and a part of the parameter's gradient."""
     block, number = tl.program_id(0), tl.program_id(1)
     batch, head = (number // HEADS).to(tl.int64), number % HEADS
-    Q += batch * query_batch + head * query_head
-    GRAD_Q += batch * query_batch + head * query_head
     K += batch * key_batch + head * key_head
     V += batch * key_batch + head * key_head
-    GRAD += batch * output_batch + head * output_head
     mask = MASK + batch * mask_batch + head * mask_head
+    query_place = batch * query_batch + head * query_head
     parameter = find_parameter(PARAMETERS, head, fixed, MAP, PER_HEAD)
     rows = block * M + tl.arange(0, M)
-    q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
+    q = load_rows(Q + query_place, rows, query_step, queries, DIM, WIDTH)
+    GRAD += batch * output_batch + head * output_head
     grad = load_rows(GRAD, rows, output_step, queries, DIM, WIDTH)
     top, inner, parameter = load_state(STATE, number, rows, queries, parameter, M, MAP, STATES)
     seed = 0
     if DROPPED:
         seed = tl.load(SEED)
-    mean, total = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
-    # Sums over the row of the weights' slopes by the parameter, alone and times dp.
-    slope_sum, slope_dp = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
-    grad_q = tl.zeros([M, WIDTH], tl.float32)
-    end = end_of_keys(rows, keys, MASK_FORM)
-    if TILES > 0:  # slopes and gradients of the row stay in registers between the two passes
-        slopes, gradients = (), ()
-        for tile in tl.static_range(TILES):
-            cols = tile * N + tl.arange(0, N)
-            k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-            v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
-            p, g, dropped, dp = gradient_tile(
-                q, k, v, grad, mask, rows, cols, mask_query, mask_key,
-                queries, keys, scale, top, inner, parameter,
-                seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
-            )  # fmt: skip
-            total += tl.sum(g, 1)
-            mean += tl.sum(g * dp, 1)
-            if LEARNED:
-                slope = parameter_slope(p, g, parameter, MAP, FAST)
-                slope_sum += tl.sum(slope, 1)
-                slope_dp += tl.sum(slope * dp, 1)
-            slopes, gradients = slopes + (g,), gradients + (dp,)
-        mean /= tl.maximum(total, TINY)
-        for tile in tl.static_range(TILES):
-            k = load_rows(K, tile * N + tl.arange(0, N), key_step, keys, DIM, WIDTH)
-            ds = slopes[tile] * (gradients[tile] - mean[:, None]) * scale
-            grad_q += product(ds.to(k.dtype), k, IEEE)
+    if TILES > 0:
+        grad_q, mean, slope_sum, slope_dp = gradients_of_held_rows(
+            q, K, V, grad, mask, rows, mask_query, mask_key, key_step,
+            queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+            DIM, WIDTH, M, N, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES, LEARNED, TILES,
+        )  # fmt: skip
     else:
-        if STATES > 0:
-            for first in range(0, end, N):
-                cols = first + tl.arange(0, N)
-                k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-                v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
-                p, g, dropped, dp = gradient_tile(
-                    q, k, v, grad, mask, rows, cols, mask_query, mask_key,
-                    queries, keys, scale, top, inner, parameter, seed, number, least_kept,
-                    keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
-                )  # fmt: skip
-                total += tl.sum(g, 1)
-                mean += tl.sum(g * dp, 1)
-            mean /= tl.maximum(total, TINY)
-        for first in range(0, end, N):
-            cols = first + tl.arange(0, N)
-            k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
-            v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
-            p, g, dropped, dp = gradient_tile(
-                q, k, v, grad, mask, rows, cols, mask_query, mask_key,
-                queries, keys, scale, top, inner, parameter,
-                seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
-            )  # fmt: skip
-            if LEARNED:
-                slope = parameter_slope(p, g, parameter, MAP, FAST)
-                slope_sum += tl.sum(slope, 1)
-                slope_dp += tl.sum(slope * dp, 1)
-            grad_q += product((g * (dp - mean[:, None]) * scale).to(k.dtype), k, IEEE)
-    store_rows(GRAD_Q, rows, query_step, queries, grad_q, DIM, WIDTH)
+        grad_q, mean, slope_sum, slope_dp = gradients_of_long_rows(
+            q, K, V, grad, mask, rows, mask_query, mask_key, key_step,
+            queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+            DIM, WIDTH, M, N, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES, LEARNED,
+        )  # fmt: skip
+    store_rows(GRAD_Q + query_place, rows, query_step, queries, grad_q, DIM, WIDTH)
     if STATES > 0:
         tl.store(MEAN + number.to(tl.int64) * queries + rows, mean, rows < queries)
     if LEARNED:
@@ -169,7 +217,7 @@ def backward_keys_kernel(
     Q, K, V, GRAD, STATE, MEAN, MASK, PARAMETERS, SEED, GRAD_K, GRAD_V,
     query_batch, query_head, query_step, key_batch, key_head, key_step,
     output_batch, output_head, output_step,
-    mask_batch, mask_head, mask_query, mask_key,
+    mask_batch, mask_head, mask_query, mask_key, grad_batch, grad_step,
     queries, keys, scale, fixed, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
@@ -181,8 +229,8 @@ def backward_keys_kernel(
     Q += batch * query_batch + head * query_head
     K += batch * key_batch + head * key_head
     V += batch * key_batch + head * key_head
-    GRAD_K += batch * key_batch + head * key_head
-    GRAD_V += batch * key_batch + head * key_head
+    GRAD_K += batch * grad_batch + head * DIM
+    GRAD_V += batch * grad_batch + head * DIM
     GRAD += batch * output_batch + head * output_head
     mask = MASK + batch * mask_batch + head * mask_head
     parameter = find_parameter(PARAMETERS, head, fixed, MAP, PER_HEAD)
@@ -213,8 +261,8 @@ def backward_keys_kernel(
         )  # fmt: skip
         grad_v += product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
         grad_k += product(tl.trans((g * (dp - mean[:, None]) * scale).to(q.dtype)), q, IEEE)
-    store_rows(GRAD_K, cols, key_step, keys, grad_k, DIM, WIDTH)
-    store_rows(GRAD_V, cols, key_step, keys, grad_v, DIM, WIDTH)
+    store_rows(GRAD_K, cols, grad_step, keys, grad_k, DIM, WIDTH)
+    store_rows(GRAD_V, cols, grad_step, keys, grad_v, DIM, WIDTH)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -222,7 +270,7 @@ def backward_short_kernel(
     Q, K, V, GRAD, STATE, MASK, PARAMETERS, SEED, GRAD_Q, GRAD_K, GRAD_V, GRAD_PARAMETERS,
     query_batch, query_head, query_step, key_batch, key_head, key_step,
     output_batch, output_head, output_step,
-    mask_batch, mask_head, mask_query, mask_key,
+    mask_batch, mask_head, mask_query, mask_key, grad_batch, grad_step,
     queries, keys, scale, fixed, least_kept, keep_scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
@@ -252,7 +300,8 @@ def backward_short_kernel(
         seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
     )  # fmt: skip
     grad_v = product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
-    store_rows(GRAD_V + key_place, cols, key_step, keys, grad_v, DIM, WIDTH)
+    grad_place = batch * grad_batch + head * DIM
+    store_rows(GRAD_V + grad_place, cols, grad_step, keys, grad_v, DIM, WIDTH)
     if STATES > 0:
         mean = tl.sum(g * dp, 1) / tl.maximum(tl.sum(g, 1), TINY)
         dp -= mean[:, None]
@@ -261,5 +310,6 @@ def backward_short_kernel(
         grad_parameter = tl.sum(tl.sum(slope * dp, 1), 0)
         tl.store(GRAD_PARAMETERS + number, grad_parameter)
     ds = (g * dp * scale).to(q.dtype)
-    store_rows(GRAD_K + key_place, cols, key_step, keys, product(tl.trans(ds), q, IEEE), DIM, WIDTH)
+    grad_k = product(tl.trans(ds), q, IEEE)
+    store_rows(GRAD_K + grad_place, cols, grad_step, keys, grad_k, DIM, WIDTH)
     store_rows(GRAD_Q + query_place, rows, query_step, queries, product(ds, k, IEEE), DIM, WIDTH)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.ops.half_product import HALF_PRECISION_SCALE, product
+from nmt.ops.half_product import HALF_PRECISION_SCALE, add_product_, product
 from nmt.ops.triton import operators
 
 FUSED_LOGITS_AT_ONCE = 64 * 1024 * 1024  # numbers in one slice of logits: 128 MB in bfloat16
@@ -36,31 +36,32 @@ class FusedCrossEntropy(torch.autograd.Function):
         grad_weight: Tensor | None = None
         if needs_gradient:
             grad_hidden = torch.empty_like(hidden_c)
-        losses, likelihoods = [], []
+        losses = hidden.new_empty(2, len(hidden), dtype=torch.float32)
         for start in range(0, len(hidden), rows):
             part = hidden_c[start : start + rows]
             logits = torch.mm(part, weight_c.t())
-            loss, likelihood = operators.cross_entropy_(
-                logits, target[start : start + rows], smoothing, ctx.scale, needs_gradient
+            operators.cross_entropy_(
+                *(logits, target[start : start + rows], losses[:, start : start + rows]),
+                *(smoothing, ctx.scale, needs_gradient),
             )
-            losses.append(loss.sum(dtype=torch.float64))
-            likelihoods.append(likelihood.sum(dtype=torch.float64))
             if needs_gradient:
                 torch.mm(logits, weight_c, out=grad_hidden[start : start + rows])
             if needs_gradient and ctx.needs_input_grad[1]:  # else it is frozen
-                gradient = product(logits.t(), part, torch.float32)
-                grad_weight = gradient if grad_weight is None else grad_weight.add_(gradient)
+                if grad_weight is None:
+                    grad_weight = product(logits.t(), part, torch.float32)
+                else:
+                    add_product_(grad_weight, logits.t(), part)
         if needs_gradient:
             ctx.save_for_backward(grad_hidden, grad_weight)
-        total = torch.stack(losses).sum()
-        likelihood_total = torch.stack(likelihoods).sum()
-        ctx.mark_non_differentiable(likelihood_total)
-        return total, likelihood_total
+        loss, likelihood = losses.sum(1, dtype=torch.float64)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(likelihood)
+        return loss, likelihood
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
-        factor = (grad_outputs[0] / ctx.scale).float()
+        factor = grad_outputs[0] / ctx.scale  # a number, whose type the gradients do not take
         hidden_type, weight_type = ctx.dtypes
         return (
             (grad_hidden * factor).to(hidden_type),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt.ops.shared_vectors import PARTS
 from nmt.ops.triton import attention as fused
 from nmt.ops.triton import rows
 
@@ -173,14 +174,14 @@ def _(z, gain, gate, epsilon):  # type: ignore[no-untyped-def]
 def gated_norm_backward(
     grad: Tensor, z: Tensor, gain: Tensor, gate: Tensor | None, scale: Tensor
 ) -> list[Tensor]:
-    """Gradients of z [N, D], and of gain and gate [2, D], or of the gain alone [1, D]."""
+    """Gradients of z [N, D], and of gain and gate [2, PARTS, D], or of the gain alone [1, ...]."""
     return list(rows.gated_norm_backward(z, gain, gate, scale, grad))
 
 
 @gated_norm_backward.register_fake
 def _(grad, z, gain, gate, scale):  # type: ignore[no-untyped-def]
-    learned = 1 if gate is None else 2
-    return [torch.empty_like(z), gain.new_empty(learned, *gain.shape)]
+    learned = z.new_empty(1 if gate is None else 2, PARTS, z.shape[1], dtype=torch.float32)
+    return [torch.empty_like(z), learned]
 
 
 def _save_gated_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -192,7 +193,8 @@ def _save_gated_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Te
 
 def _gated_norm_gradients(ctx: Any, grad: Tensor, _grad_scale: Tensor) -> tuple[Any, ...]:
     z, gain, gate, scale = ctx.saved_tensors
-    grad_z, learned = gated_norm_backward(grad.contiguous(), z, gain, gate, scale)
+    grad_z, parts = gated_norm_backward(grad.contiguous(), z, gain, gate, scale)
+    learned = join_parts(parts, gain)
     return (grad_z, learned[0], None if gate is None else learned[1], None)
 
 
@@ -205,24 +207,26 @@ def add_norm(
     x: Tensor,
     gain: Tensor,
     bias: Tensor,
+    x_bias: Tensor | None,
     seed: Tensor | None,
     dropout: float,
     epsilon: float,
 ) -> list[Tensor]:
-    """LayerNorm(residual + dropout(x)) for x [N, D]; the sum [N, D], its means and scales [N]."""
+    """LayerNorm(residual + dropout(x + x_bias)) for x [N, D], as `rows.AddNormResult`."""
     kept = None if seed is None else rows.RowDropout(dropout, seed)
-    return list(rows.add_norm(residual, x, gain, bias, kept, epsilon))
+    return list(rows.add_norm(residual, x, gain, bias, x_bias, kept, epsilon))
 
 
 @add_norm.register_fake
-def _(residual, x, gain, bias, seed, dropout, epsilon):  # type: ignore[no-untyped-def]
-    whole = [torch.empty_like(residual) for _ in range(2)]
-    return [*whole, *(x.new_empty(x.shape[0], dtype=torch.float32) for _ in range(2))]
+def _(residual, x, gain, bias, x_bias, seed, dropout, epsilon):  # type: ignore[no-untyped-def]
+    sums, output, rounded = rows.make_normed(residual, x)
+    return [output, rounded, sums, *(x.new_empty(len(x), dtype=torch.float32) for _ in range(2))]
 
 
 @torch.library.custom_op("nmt::add_norm_backward", mutates_args=())
 def add_norm_backward(
-    grad: Tensor,
+    grad: Tensor | None,
+    grad_rounded: Tensor | None,
     sums: Tensor,
     means: Tensor,
     scales: Tensor,
@@ -230,34 +234,71 @@ def add_norm_backward(
     seed: Tensor | None,
     dropout: float,
     dtype: torch.dtype,
+    biased: bool,
 ) -> list[Tensor]:
-    """Gradients of residual, x (in `dtype`), and of gain and bias [2, D]."""
+    """Gradients of residual, x (in `dtype`), and of gain, bias and x_bias [3 or 2, PARTS, D]."""
     kept = None if seed is None else rows.RowDropout(dropout, seed)
-    normed = rows.AddNormResult(sums, sums, means, scales)
-    return list(rows.add_norm_backward(normed, gain, kept, grad, dtype))
+    normed = rows.AddNormResult(sums, sums, sums, means, scales)
+    grads = (grad, grad_rounded)
+    return list(rows.add_norm_backward(normed, gain, kept, grads, dtype, biased=biased))
 
 
 @add_norm_backward.register_fake
-def _(grad, sums, means, scales, gain, seed, dropout, dtype):  # type: ignore[no-untyped-def]
+def _(  # type: ignore[no-untyped-def]
+    grad, grad_rounded, sums, means, scales, gain, seed, dropout, dtype, biased
+):
     grad_x = torch.empty_like(sums, dtype=dtype)
-    return [torch.empty_like(sums), grad_x, gain.new_empty(2, *gain.shape)]
+    learned = sums.new_empty(3 if biased else 2, PARTS, sums.shape[1], dtype=torch.float32)
+    return [torch.empty_like(sums), grad_x, learned]
 
 
 def _save_add_norm(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    _, x, gain, _, seed, ctx.dropout, _ = inputs
-    ctx.dtype = x.dtype
+    residual, x, gain, _, x_bias, seed, ctx.dropout, _ = inputs
+    ctx.dtype, ctx.biased = x.dtype, x_bias is not None
+    ctx.outputs = 1 if x.dtype == residual.dtype else 2
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output[1:], gain, seed)
+    ctx.save_for_backward(*output[2:], gain, seed)
 
 
-def _add_norm_gradients(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
-    grad_residual, grad_x, learned = add_norm_backward(
-        grads[0].contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.dtype
+def _add_norm_gradients(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
+    grads = [None if grad is None else grad.contiguous() for grad in grads[: ctx.outputs]]
+    exact, rounded = grads[0], grads[-1] if ctx.outputs == 2 else None
+    grad_residual, grad_x, parts = add_norm_backward(
+        exact, rounded, *ctx.saved_tensors, ctx.dropout, ctx.dtype, ctx.biased
     )
-    return (grad_residual, grad_x, *learned.unbind(0), None, None, None)
+    learned = join_parts(parts, ctx.saved_tensors[-2])
+    grad_x_bias = learned[2] if ctx.biased else None
+    return (grad_residual, grad_x, learned[0], learned[1], grad_x_bias, None, None, None)
 
 
 add_norm.register_autograd(_add_norm_gradients, setup_context=_save_add_norm)
+
+
+@torch.library.custom_op("nmt::relu_backward", mutates_args=())
+def relu_backward(grad: Tensor, output: Tensor) -> list[Tensor]:
+    """The gradient [N, D] before a ReLU with this output, and its sums over rows [PARTS, D]."""
+    return list(rows.relu_backward(grad, output))
+
+
+@relu_backward.register_fake
+def _(grad, output):  # type: ignore[no-untyped-def]
+    return [torch.empty_like(grad), grad.new_empty(PARTS, grad.shape[1], dtype=torch.float32)]
+
+
+@torch.library.custom_op("nmt::sum_parts", mutates_args=())
+def sum_parts(parts: Sequence[Tensor]) -> list[Tensor]:
+    """The sums [D] over the rows of matrices [PARTS, D]."""
+    return rows.sum_parts(parts)
+
+
+@sum_parts.register_fake
+def _(parts):  # type: ignore[no-untyped-def]
+    return [part.new_empty(part.shape[1]) for part in parts]
+
+
+def join_parts(parts: Tensor, vector: Tensor) -> Tensor:
+    """Gradients [..., PARTS, D] of vectors that are views of shared ones; else their sums."""
+    return parts if vector.dim() == 2 else parts.sum(-2).to(vector.dtype)
 
 
 @torch.library.custom_op("nmt::entmax_rows", mutates_args=())
@@ -298,20 +339,24 @@ def _entmax_gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 entmax_rows.register_autograd(_entmax_gradients, setup_context=_save_entmax)
 
 
-@torch.library.custom_op("nmt::cross_entropy_", mutates_args=("logits",))
+@torch.library.custom_op("nmt::cross_entropy_", mutates_args=("logits", "losses"))
 def cross_entropy_(
-    logits: Tensor, gold: Tensor, smoothing: float, factor: float, needs_gradient: bool
-) -> tuple[Tensor, Tensor]:
-    """Smoothed losses and negative log-likelihoods [N] of logits [N, V].
+    logits: Tensor,
+    gold: Tensor,
+    losses: Tensor,
+    smoothing: float,
+    factor: float,
+    needs_gradient: bool,
+) -> None:
+    """Write smoothed losses and negative log-likelihoods of logits [N, V] to `losses` [2, N].
 
     With `needs_gradient` the logits are overwritten by their gradient times `factor`.
     """
-    return rows.cross_entropy_(
-        logits, gold, smoothing=smoothing, factor=factor, needs_gradient=needs_gradient
+    rows.cross_entropy_(
+        logits, gold, losses, smoothing=smoothing, factor=factor, needs_gradient=needs_gradient
     )
 
 
 @cross_entropy_.register_fake
-def _(logits, gold, smoothing, factor, needs_gradient):  # type: ignore[no-untyped-def]
-    loss, likelihood = (logits.new_empty(logits.shape[0], dtype=torch.float32) for _ in range(2))
-    return loss, likelihood
+def _(logits, gold, losses, smoothing, factor, needs_gradient):  # type: ignore[no-untyped-def]
+    return None

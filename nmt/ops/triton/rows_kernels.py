@@ -90,12 +90,19 @@ def keep(SEED, row, least_kept, keep_scale, D: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def add_norm_kernel(
-    RESIDUAL, X, GAIN, BIAS, SEED, SUM, Y, MEAN, SCALE, epsilon, least_kept, keep_scale,
-    D: tl.constexpr, W: tl.constexpr, DROPPED: tl.constexpr,
+    RESIDUAL, X, X_BIAS, GAIN, BIAS, SEED, SUM, Y, ROUNDED, MEAN, SCALE,
+    epsilon, least_kept, keep_scale,
+    D: tl.constexpr, W: tl.constexpr, DROPPED: tl.constexpr, BIASED: tl.constexpr,
+    IS_ROUNDED: tl.constexpr,
 ):  # fmt: skip
-    """y = LayerNorm(residual + dropout(x)); the sum, its mean and 1 / deviation are kept."""
+    """y = LayerNorm(residual + dropout(x + bias)), also rounded to another type.
+
+    The sum, its mean and 1 / deviation are kept.
+    """
     row = tl.program_id(0)
     x = load_row(X, row, D, W)
+    if BIASED:
+        x += load_row(X_BIAS, 0, D, W)
     if DROPPED:
         x *= keep(SEED, row, least_kept, keep_scale, D, W)
     total = x + load_row(RESIDUAL, row, D, W)
@@ -103,28 +110,37 @@ def add_norm_kernel(
     mean = tl.sum(total, 0) / D
     centred = tl.where(tl.arange(0, W) < D, total - mean, 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / D + epsilon)
-    store_row(Y, row, centred * scale * load_row(GAIN, 0, D, W) + load_row(BIAS, 0, D, W), D, W)
+    y = centred * scale * load_row(GAIN, 0, D, W) + load_row(BIAS, 0, D, W)
+    store_row(Y, row, y, D, W)
+    if IS_ROUNDED:
+        store_row(ROUNDED, row, y, D, W)
     tl.store(MEAN + row, mean)
     tl.store(SCALE + row, scale)
 
 
 @triton.jit
 def add_norm_backward_kernel(
-    SUM, GAIN, SEED, MEAN, SCALE, GRAD_Y, GRAD_RESIDUAL, GRAD_X, GRAD_GAIN, GRAD_BIAS,
-    rows, rows_of_part, least_kept, keep_scale,
-    D: tl.constexpr, W: tl.constexpr, DROPPED: tl.constexpr,
+    SUM, GAIN, SEED, MEAN, SCALE, GRAD_Y, GRAD_ROUNDED, GRAD_RESIDUAL, GRAD_X,
+    GRAD_GAIN, GRAD_BIAS, GRAD_X_BIAS, rows, rows_of_part, least_kept, keep_scale,
+    D: tl.constexpr, W: tl.constexpr, DROPPED: tl.constexpr, BIASED: tl.constexpr,
+    IS_EXACT: tl.constexpr, IS_ROUNDED: tl.constexpr,
 ):  # fmt: skip
-    """With y the normed row and g = dy gain: the gradient of the sum is
-    scale (g - mean(g) - y mean(g y)), that of x the same after dropout."""
+    """With y the normed row, dy the sum of its gradients in both types and g = dy gain: the
+    gradient of the sum is scale (g - mean(g) - y mean(g y)), that of x the same after dropout."""
     part = tl.program_id(0)
     inside = tl.arange(0, W) < D
     gain = load_row(GAIN, 0, D, W)
     gain_sum, bias_sum = tl.zeros([W], tl.float32), tl.zeros([W], tl.float32)
+    x_sum = tl.zeros([W], tl.float32)
     for index in range(0, tl.minimum(rows_of_part, rows - part * rows_of_part)):
         row = part * rows_of_part + index
         scale = tl.load(SCALE + row)
         y = tl.where(inside, (load_row(SUM, row, D, W) - tl.load(MEAN + row)) * scale, 0.0)
-        dy = load_row(GRAD_Y, row, D, W)
+        dy = tl.zeros([W], tl.float32)
+        if IS_EXACT:
+            dy += load_row(GRAD_Y, row, D, W)
+        if IS_ROUNDED:
+            dy += load_row(GRAD_ROUNDED, row, D, W)
         gain_sum += dy * y
         bias_sum += dy
         g = dy * gain
@@ -133,8 +149,47 @@ def add_norm_backward_kernel(
         if DROPPED:
             grad *= keep(SEED, row, least_kept, keep_scale, D, W)
         store_row(GRAD_X, row, grad, D, W)
+        x_sum += grad
     store_row(GRAD_GAIN, part, gain_sum, D, W)
     store_row(GRAD_BIAS, part, bias_sum, D, W)
+    if BIASED:
+        store_row(GRAD_X_BIAS, part, x_sum, D, W)
+
+
+@triton.jit
+def relu_backward_kernel(
+    GRAD, OUTPUT, GRAD_INPUT, SUMS, rows, rows_of_part, D: tl.constexpr, W: tl.constexpr
+):
+    """The gradient before a ReLU in W columns, and its sum over the rows of a part."""
+    part = tl.program_id(0)
+    column = tl.program_id(1) * W + tl.arange(0, W)
+    total = tl.zeros([W], tl.float32)
+    for index in range(0, tl.minimum(rows_of_part, rows - part * rows_of_part)):
+        place = tl.cast(part * rows_of_part + index, tl.int64) * D + column
+        output = tl.load(OUTPUT + place, column < D, other=0.0)
+        grad = tl.load(GRAD + place, (column < D) & (output > 0.0), other=0.0)
+        tl.store(GRAD_INPUT + place, grad, column < D)
+        total += grad.to(tl.float32)
+    tl.store(SUMS + part * D + column, total, column < D)
+
+
+@triton.jit
+def sum_parts_kernel(
+    INPUTS, SUMS, parts, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr, COUNT: tl.constexpr
+):
+    """Sums over rows, R at a time, of COUNT matrices with D columns; W columns of one of them."""
+    number = tl.program_id(0)
+    address = INPUTS[0].to(tl.int64)
+    for index in tl.static_range(1, COUNT):
+        address = tl.where(number == index, INPUTS[index].to(tl.int64), address)
+    base = address.to(tl.pointer_type(tl.float32))
+    column = tl.program_id(1) * W + tl.arange(0, W)
+    total = tl.zeros([W], tl.float32)
+    for first in range(0, parts, R):
+        row = first + tl.arange(0, R)
+        inside = (row < parts)[:, None] & (column < D)[None, :]
+        total += tl.sum(tl.load(base + row[:, None] * D + column[None, :], inside, other=0.0), 0)
+    tl.store(SUMS + number * D + column, total, column < D)
 
 
 @triton.jit

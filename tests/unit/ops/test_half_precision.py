@@ -13,7 +13,7 @@ from nmt.model.transformer import Transformer
 from nmt.ops.backend import force_backend
 from nmt.ops.cross_entropy import cross_entropy
 from nmt.ops.dropout import draw_mask
-from nmt.ops.half_linear import HalfPrecisionLayer
+from nmt.ops.half_linear import HalfPrecisionLayer, SublayerOutput
 from nmt.ops.native import bfloat16
 from nmt.training.half_copies import HalfCopies
 
@@ -126,6 +126,7 @@ def test_layers_by_the_kernels_are_the_reference(name: str) -> None:
     for backend in ("native", "reference"):
         with force_backend(backend):
             output = module(x)
+            output = output.x if isinstance(output, SublayerOutput) else output
         assert output.dtype == torch.float32
         outward = torch.linspace(-1.0, 1.0, output.numel()).view_as(output)
         results.append([output, *torch.autograd.grad(output, tensors, outward)])
@@ -133,6 +134,24 @@ def test_layers_by_the_kernels_are_the_reference(name: str) -> None:
         assert found.dtype == torch.float32
         # One rounding to bfloat16 of the hidden units may fall to the other side.
         assert_close(found, expected, error=1e-5 if name == "linear" else 1e-2)
+
+
+def test_layers_whose_copies_are_joined_are_the_layers() -> None:
+    sizes = ModelConfig(dim=8, heads=2, encoder_layers=1, decoder_layers=3, feed_forward_dim=16)
+    model = Transformer(sizes, source_vocabulary_size=9, target_vocabulary_size=9)
+    layers = [attention.key_value for attention in model.cross_attentions()]
+    parameters = [one for layer in layers for one in (layer.weight, layer.bias)]
+    x, outward = torch.randn(5, 7, 8, requires_grad=True), torch.randn(3, 5, 7, 16)
+    results = []
+    with HalfCopies(model, torch.bfloat16):
+        assert model.half_memory_layers is not None
+        joint = torch.stack(model.half_memory_layers.multiply(x, layers)).float()
+        with force_backend("reference"):
+            for outputs in (joint, torch.stack([layer(x) for layer in layers])):
+                grads = torch.autograd.grad(outputs, [x, *parameters], outward)
+                results.append([outputs, *grads])
+    for found, expected in zip(*results, strict=True):
+        assert_close(found, expected, error=1e-2)
 
 
 @needs_products

@@ -16,6 +16,7 @@ from nmt.ops.triton import (  # noqa: E402
     attention,
     attention_backward_kernels,
     attention_kernels,
+    rows,
     rows_kernels,
     search_kernels,
 )
@@ -29,6 +30,7 @@ FORMS = {"none": 0, "keys": 1, "causal": 2, "any": 3}  # of the mask
 POINTERS = {"STATE": "*fp32", "MEAN": "*fp32", "SEED": "*i64", "MASK": "*u8", "GOLD": "*i64"}
 POINTERS |= dict.fromkeys(("SCALE", "GAIN", "GATE", "BIAS", "BETA", "LOSS", "LIKELIHOOD"), "*fp32")
 POINTERS |= dict.fromkeys(("SUM", "RESIDUAL", "PARAMETERS"), "*fp32")
+POINTERS |= dict.fromkeys(("X_BIAS", "GRAD_X_BIAS"), "*fp32")
 POINTERS |= {f"GRAD_{name}": "*fp32" for name in ("GAIN", "GATE", "BIAS", "BETA", "PARAMETERS")}
 FLOATS = {"scale", "fixed", "keep_scale", "epsilon", "smoothing", "factor"}
 
@@ -40,7 +42,7 @@ class Build(NamedTuple):
     constants: dict[str, Any]
     num_warps: int
     num_stages: int
-    types: dict[str, str] = {}  # noqa: RUF012
+    types: dict[str, Any] = {}  # noqa: RUF012
     maxnreg: int | None = None
 
     def compile(self, architecture: int) -> Any:
@@ -50,7 +52,7 @@ class Build(NamedTuple):
         aligned = {
             (place,): [["tt.divisibility", 16]]
             for place, name in enumerate(self.kernel.arg_names)
-            if types[name].startswith("*") or name.startswith(("query_", "key_", "output_"))
+            if types[name][0] == "*" or name.startswith(("query_", "key_", "output_", "grad_"))
         }
         return triton.compile(
             ASTSource(self.kernel, types, self.constants, aligned),
@@ -62,7 +64,7 @@ class Build(NamedTuple):
             },
         )
 
-    def type_of(self, name: str) -> str:
+    def type_of(self, name: str) -> Any:
         if name in self.constants:
             return "constexpr"
         if name in self.types:
@@ -108,9 +110,27 @@ ROWS = {
     "gated norm backward": Build(
         rows_kernels.gated_norm_backward_kernel, {"D": 512, "W": 512, "GATED": True}, 2, 1
     ),
-    "add norm": Build(rows_kernels.add_norm_kernel, {"D": 512, "W": 512, "DROPPED": True}, 2, 1),
+    "add norm": Build(
+        rows_kernels.add_norm_kernel,
+        {"D": 512, "W": 512, "DROPPED": True, "BIASED": True, "IS_ROUNDED": True},
+        *(2, 1),
+        {"Y": "*fp32"},
+    ),
     "add norm backward": Build(
-        rows_kernels.add_norm_backward_kernel, {"D": 512, "W": 512, "DROPPED": True}, 2, 1
+        rows_kernels.add_norm_backward_kernel,
+        {"D": 512, "W": 512, "DROPPED": True, "BIASED": True}
+        | {"IS_EXACT": True, "IS_ROUNDED": True},
+        *(2, 1),
+        dict.fromkeys(("GRAD_Y", "GRAD_RESIDUAL"), "*fp32"),
+    ),
+    "relu backward": Build(
+        rows_kernels.relu_backward_kernel, {"D": 2048, "W": 1024}, 4, 1, {"SUMS": "*fp32"}
+    ),
+    "sums of parts": Build(
+        rows_kernels.sum_parts_kernel,
+        {"D": 512, "W": 32, "R": 32, "COUNT": rows.SUMMED_AT_ONCE},
+        *(4, 1),
+        {"INPUTS": ("*fp32",) * rows.SUMMED_AT_ONCE, "SUMS": "*fp32"},
     ),
     "entmax": Build(rows_kernels.entmax_kernel, {"HEADS": 8, "W": 256, "MAP": 3}, 1, 1),
     "entmax backward": Build(

@@ -19,6 +19,8 @@ from nmt.config.loading import load_config
 from nmt.data.batching import BatchStream, Update
 from nmt.errors import ConfigError, DivergedError
 from nmt.model.transformer import Transformer
+from nmt.ops.half_linear import SublayerOutput
+from nmt.ops.residual import ResidualStream
 from nmt.training.distributed import Processes
 from nmt.training.divergence import SMALLEST_LOSS_SCALE, Watch, locate
 from nmt.training.loss import TranslationLoss
@@ -118,13 +120,18 @@ def inject(loss: TranslationLoss, kind: str, name: str, value: float) -> None:
         bad.view(-1)[0] = value
         return bad
 
+    def spoil_all(output: torch.Tensor | SublayerOutput | ResidualStream) -> object:
+        if isinstance(output, torch.Tensor):
+            return spoil(output)
+        return type(output)(*(None if one is None else spoil(one) for one in output))
+
     if kind == "weight":
         weight = loss.get_parameter(name)
         weight.data = spoil(weight.data)
     elif kind == "gradient":
         loss.get_parameter(name).register_hook(spoil)
     elif kind == "output":
-        loss.get_submodule(name).register_forward_hook(lambda _m, _i, output: spoil(output))
+        loss.get_submodule(name).register_forward_hook(lambda _m, _i, output: spoil_all(output))
     else:
         loss.register_forward_hook(lambda _m, _i, output: (output[0] * value, output[1]))
 
