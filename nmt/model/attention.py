@@ -4,7 +4,7 @@ Shapes: B batch, H heads, Q queries, K keys, D width, Dh = D / H.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +18,8 @@ from nmt.config.config import AttentionConfig, ModelConfig
 from nmt.model.dropout import Dropout
 from nmt.model.linear import Linear
 from nmt.model.norms import HeadNorm
-from nmt.ops.attention import attention, cached_attention
-from nmt.ops.attention_call import AttentionCall
+from nmt.ops.attention import attention, cached_attention, growing_attention
+from nmt.ops.attention_call import AttentionCall, Past
 from nmt.ops.half_linear import SublayerOutput
 from nmt.ops.masking import InPlaceMask
 
@@ -73,21 +73,32 @@ class HeadParameters(nn.Module):
         }
 
 
-@contextmanager
-def head_values_of_one_pass(sublayers: Sequence[HeadParameters]) -> Iterator[None]:
-    """A context in which the values of many sublayers' parameters are computed together."""
+HeadValues = Mapping[HeadParameters, tuple[Tensor, ...]]
+
+
+def head_values(sublayers: Sequence[HeadParameters]) -> HeadValues:
+    """The values of the parameters of sublayers that have one; those of a kind in one go."""
     groups: dict[HeadParameter, list[HeadParameters]] = {}
     for one in sublayers:
         if len(one.described) == 1:
             groups.setdefault(one.described[0], []).append(one)
+    found = {}
+    for described, group in groups.items():
+        raw = torch.stack([one.get_parameter(described.name) for one in group])
+        for one, value in zip(group, described.value(raw).unbind(0), strict=True):
+            found[one] = (value,)
+    return found
+
+
+@contextmanager
+def holding(values: HeadValues) -> Iterator[None]:
+    """A context in which sublayers have these values of their parameters, computed before."""
     try:
-        for described, group in groups.items():
-            raw = torch.stack([one.get_parameter(described.name) for one in group])
-            for one, value in zip(group, described.value(raw).unbind(0), strict=True):
-                one.held = (value,)
+        for one, value in values.items():
+            one.held = value
         yield
     finally:
-        for one in sublayers:
+        for one in values:
             one.held = None
 
 
@@ -122,6 +133,11 @@ class AttentionCore(nn.Module):
         """
         call = self.call(visible, causal=causal)
         return self.finish(attention(call, projections, visible, self.weights.values()))
+
+    def attend_past(self, query_key_value: Tensor, past: Past) -> Tensor:
+        """[B, W, D] for projections [B, W, 3 D] of a new position, which join the past."""
+        call = self.call(past.mask.visible)
+        return self.finish(growing_attention(call, query_key_value, past, self.weights.values()))
 
     def attend(self, query: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> Tensor:
         """[B, Q, D] for queries [B, H, Q, Dh] and a memory projected before: while decoding.
@@ -183,6 +199,10 @@ class SelfAttention(nn.Module):
     def attend(self, query: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> SublayerOutput:
         """[B, Q, D] for queries and a memory that are projected."""
         return self.output.end_sublayer(self.core.attend(query, memory, mask))
+
+    def attend_past(self, x: Tensor, past: Past) -> SublayerOutput:
+        """[B, W, D] for the newest position x [B, W, D], which attends to all so far."""
+        return self.output.end_sublayer(self.core.attend_past(self.query_key_value(x), past))
 
     def forward(self, x: Tensor, visible: Tensor | None, *, causal: bool = False) -> SublayerOutput:
         """[B, T, D] for x [B, T, D]; `causal` says that `visible` hides only later positions."""

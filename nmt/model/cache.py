@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nmt.model.attention import KeyValue
+from nmt.model.attention import HeadValues, KeyValue
+from nmt.ops.attention_call import Past
 from nmt.ops.masking import InPlaceMask
 
 # Numbers of keys are kept at multiples of this (the rest is hidden), because matrix products give
@@ -51,10 +52,8 @@ class DecoderCache:
         capacity = round_up(beam * min(FIRST_POSITIONS, max_length))
         self.past = key.new_empty(len(cross), 2, batch, heads, capacity, head_dim)
         self.descent = torch.zeros(batch, 1, capacity, dtype=torch.bool, device=key.device)
-        # Of the current position: its slots of each layer, all so far, and who may see which.
-        self.slots: tuple[Tensor, ...] = ()  # [2, B, H, W, Dh] each
-        self.memory: list[KeyValue] = []
-        self.visible: InPlaceMask | None = None
+        self.layers: list[Past] = []  # with the slots of the current position
+        self.head_values: HeadValues = {}  # of the sublayers with learned parameters
 
     @property
     def batch(self) -> int:
@@ -62,7 +61,7 @@ class DecoderCache:
         return self.past.shape[2]
 
     def open_position(self, width: int) -> None:
-        """Take slots for the next token of W hypotheses, before the layers `append` to them."""
+        """Take slots for the next token of W hypotheses, before the layers write to them."""
         assert self.position < self.max_length, "decoding goes beyond max_length"
         assert self.position == 0 or width == self.descent.shape[1], "the beams were not reordered"
         old, new = round_up(self.num_slots), round_up(self.num_slots + width)
@@ -73,21 +72,10 @@ class DecoderCache:
         self.descent = self.descent.expand(-1, width, -1).contiguous()
         first = self.num_slots
         self.num_slots += width
-        self.slots = self.past[:, :, :, :, first : self.num_slots].unbind(0)
-        so_far = self.past[:, :, :, :, :new].unbind(0)
-        self.memory = [KeyValue(*layer.unbind(0)) for layer in so_far]
         self.descent[:, :, first : self.num_slots].diagonal(dim1=1, dim2=2).fill_(True)
-        self.visible = InPlaceMask(
-            self.descent[:, None, :, :new], self.past.dtype, has_empty_rows=False
-        )
-
-    def append(self, layer: int, new: Tensor) -> KeyValue:
-        """The past of a layer, [B, H, P, Dh] each, with key and value `new` [2, B, H, W, Dh].
-
-        Numbers that are not finite become finite: a hypothesis hides them, but 0 x NaN is NaN.
-        """
-        torch.nan_to_num(new, out=self.slots[layer])
-        return self.memory[layer]
+        visible = self.descent[:, None, :, :new]
+        mask = InPlaceMask(visible, self.past.dtype, has_empty_rows=False)
+        self.layers = [Past(layer, first, mask) for layer in self.past[:, :, :, :, :new].unbind(0)]
 
     def grow(self, capacity: int) -> None:
         """Make room for at least `capacity` slots, by doubling."""

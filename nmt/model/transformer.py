@@ -13,11 +13,18 @@ from torch.nn import functional
 
 from nmt.config.config import ModelConfig
 from nmt.errors import ConfigError
-from nmt.model.attention import CrossAttention, SelfAttention, Site, head_values_of_one_pass
+from nmt.model.attention import (
+    CrossAttention,
+    HeadParameters,
+    SelfAttention,
+    Site,
+    head_values,
+    holding,
+)
 from nmt.model.cache import DecoderCache
 from nmt.model.embeddings import PositionalInput
 from nmt.model.layers import DecoderLayer, EncoderLayer
-from nmt.ops.half_linear import JointCopies, SublayerOutput
+from nmt.ops.half_linear import JointCopies
 from nmt.ops.residual import ResidualStream
 from nmt.ops.seeds import seeds_of_one_pass
 from nmt.ops.shared_vectors import vectors_of_one_pass
@@ -191,10 +198,13 @@ class Transformer(nn.Module):
         if torch.compiler.is_compiling() or not self.target_embedding.is_cuda:
             yield
             return
-        heads = [attention.core.weights for attention in self.attentions().values()]
         vectors = [vector for vector in self.parameters() if vector.dim() == 1]
-        with head_values_of_one_pass(heads), vectors_of_one_pass(vectors):
+        with holding(head_values(self.head_parameters())), vectors_of_one_pass(vectors):
             yield
+
+    def head_parameters(self) -> list[HeadParameters]:
+        """The learned parameters of the heads of all sublayers."""
+        return [attention.core.weights for attention in self.attentions().values()]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., V] for hidden [..., D]."""
@@ -209,7 +219,9 @@ class Transformer(nn.Module):
             assert isinstance(layer, DecoderLayer)
             cross.append(layer.cross_attention.project(memory))
         visible = source_visible[:, None, None, :]
-        return DecoderCache(cross, visible, beam=beam, max_length=max_length)
+        cache = DecoderCache(cross, visible, beam=beam, max_length=max_length)
+        cache.head_values = head_values(self.head_parameters())
+        return cache
 
     def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
         """Hidden states [B, W, D] after one more token of each hypothesis, tokens [B, W].
@@ -219,25 +231,17 @@ class Transformer(nn.Module):
         position = self.target_input.positions(cache.position + 1)[-1]
         x = ResidualStream.of(self.target_input.at(tokens, self.target_embedding, position))
         cache.open_position(tokens.shape[1])
-        for index, layer in enumerate(self.decoder):
-            assert isinstance(layer, DecoderLayer)
-            x = layer(
-                x,
-                partial(self.attend_past, layer.self_attention, cache, index),
+        with holding(cache.head_values):
+            for index, layer in enumerate(self.decoder):
+                assert isinstance(layer, DecoderLayer)
+                attend_past = partial(layer.self_attention.attend_past, past=cache.layers[index])
                 # The hypotheses are the queries of attention: past and source are there once.
-                partial(layer.cross_attention.attend, memory=cache.cross[index], mask=cache.source),
-            )
+                memory = cache.cross[index]
+                attend = partial(layer.cross_attention.attend, memory=memory, mask=cache.source)
+                x = layer(x, attend_past, attend)
         cache.position += 1
         result: Tensor = self.decoder_norm(x.rounded)
         return result
-
-    @staticmethod
-    def attend_past(
-        attention: SelfAttention, cache: DecoderCache, layer: int, x: Tensor
-    ) -> SublayerOutput:
-        """[B, W, D]: self-attention of the newest position x [B, W, D] to all so far."""
-        query, new = attention.project(x)
-        return attention.attend(query, cache.append(layer, new), cache.visible)
 
 
 def check_sizes(config: ModelConfig, source_size: int, target_size: int) -> None:

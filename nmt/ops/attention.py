@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nmt.ops import cuda_attention
-from nmt.ops.attention_call import AttentionCall, split_heads
+from nmt.ops.attention_call import AttentionCall, Past, split_heads
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.blockwise import BlockwiseAttention
 from nmt.ops.dropout import dropout
@@ -282,5 +282,45 @@ cached_attention = Operation(
         ),
     ],
     example=cached_attention_example,
+    gradients=False,
+)
+
+
+def growing_attention_reference(
+    call: AttentionCall, query_key_value: Tensor, past: Past, parameters: Parameters
+) -> Tensor:
+    """[B, W, D] for projections [B, W, 3 D] of a new position, whose keys and values join the past.
+
+    Each of the W hypotheses attends to the slots of the past that its mask shows.
+    """
+    batch, width, total = query_key_value.shape
+    shape = (batch, width, 3, call.heads, total // (3 * call.heads))
+    parts = query_key_value.view(shape).permute(2, 0, 3, 1, 4)
+    past.append(parts[1:])
+    key, value = past.key_value.unbind(0)
+    return cached_attention(call, parts[0], key, value, past.mask, parameters)
+
+
+def growing_attention_example(device: torch.device) -> Call:
+    """Softmax of one new position and three old ones."""
+    call = AttentionCall(Softmax(), heads=2, scale=1.0, dropout=0.0, training=False)
+    visible = torch.ones(1, 1, 1, 4, dtype=torch.bool, device=device)
+    mask = InPlaceMask(visible, torch.float32, has_empty_rows=False)
+    past = Past(torch.ones(2, 1, 2, 4, 4, device=device), 3, mask)
+    return (call, torch.ones(1, 1, 24, device=device), past, ()), {}
+
+
+growing_attention = Operation(
+    "attention to a growing past",
+    growing_attention_reference,
+    [
+        Implementation(
+            "triton",
+            "fused kernel in Triton",
+            cuda_attention.growing_attention,
+            accepts=cuda_attention.refuses_growing_attention,
+        )
+    ],
+    example=growing_attention_example,
     gradients=False,
 )

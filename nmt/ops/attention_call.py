@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nmt.ops.masking import InPlaceMask
 from nmt.ops.score_mappings import ScoreMapping
 
 
@@ -24,6 +25,23 @@ class AttentionCall:
     training: bool
     causal: bool = False  # the mask only hides the keys after a query's own position
     observer: Callable[[Tensor], None] | None = None  # takes the weights before dropout
+
+
+@dataclass(frozen=True)
+class Past:
+    """Keys and values of a layer so far, in slots, with room for those of a new position."""
+
+    key_value: Tensor  # [2, B, H, P, Dh]
+    first: int  # slot of the new position; one for each hypothesis
+    mask: InPlaceMask  # the slots that each hypothesis sees, its new one among them
+
+    def append(self, new: Tensor) -> None:
+        """Write keys and values [2, B, H, W, Dh] to the slots of the new position.
+
+        Numbers that are not finite become finite: a hypothesis hides them, but 0 x NaN is NaN.
+        """
+        end = self.first + new.shape[3]
+        torch.nan_to_num(new, out=self.key_value[:, :, :, self.first : end])
 
 
 def split_heads(projections: Sequence[Tensor], heads: int) -> list[Tensor]:

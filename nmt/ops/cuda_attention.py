@@ -6,11 +6,12 @@ Shapes: B batch, H heads, Q queries, K keys, D width.
 import torch
 from torch import Tensor
 
-from nmt.ops.attention_call import AttentionCall
+from nmt.ops.attention_call import AttentionCall, Past, split_heads
 from nmt.ops.cuda import triton_refusal
 from nmt.ops.seeds import draw_seed
 
 LARGEST_HEAD = 128  # beyond it, a tile of keys and values does not fit into the registers
+MOST_HYPOTHESES = 16  # whose keys and values one program appends to the past of a head
 MOST_WEIGHTS = 1 << 31  # per head: dropout numbers them with 32 bits
 
 
@@ -93,6 +94,39 @@ def cached_attention(
         value,
         visible,
         parameters[0].float() if parameters else None,
+        row_map_number(call),
+        call.scale,
+        call.mapping.row_parameter,
+    )
+    return output
+
+
+def refuses_growing_attention(
+    call: AttentionCall, query_key_value: Tensor, past: Past, *_rest: object
+) -> str | None:
+    """Why fused attention cannot append to the past, or None."""
+    width = query_key_value.shape[1]
+    if width > MOST_HYPOTHESES:
+        return f"expected at most {MOST_HYPOTHESES} hypotheses, got {width}"
+    if query_key_value.dtype != past.key_value.dtype:
+        return f"expected one type, got {query_key_value.dtype} and {past.key_value.dtype}"
+    query = split_heads((query_key_value,), call.heads)[0]
+    return refuses_cached_attention(call, query, *past.key_value.unbind(0))
+
+
+def growing_attention(
+    call: AttentionCall, query_key_value: Tensor, past: Past, parameters: tuple[Tensor, ...]
+) -> Tensor:
+    """[B, W, D] in one launch, which also writes the new keys and values to the past."""
+    from nmt.ops.triton import operators
+
+    output: Tensor = operators.growing_attention(
+        query_key_value,
+        past.key_value,
+        past.mask.visible,
+        parameters[0].float() if parameters else None,
+        past.first,
+        call.heads,
         row_map_number(call),
         call.scale,
         call.mapping.row_parameter,

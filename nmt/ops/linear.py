@@ -179,6 +179,34 @@ def refuses_feed_forward_cuda(
     return cuda.triton_refusal(x)
 
 
+def feed_forward_without_gradients(
+    x: Tensor, first: Layer, last: Layer, **_options: object
+) -> Tensor:
+    """[..., D] for x [..., D] through the feed-forward sublayer; the first product cuts below 0."""
+    assert isinstance(first, nn.Linear)
+    hidden = torch._addmm_activation(first.bias, as_rows(x), first.weight.t())
+    return last(hidden.view(*x.shape[:-1], -1))
+
+
+def refuses_without_gradients(
+    x: Tensor,
+    first: Layer,
+    _last: Layer,
+    *,
+    activation: Activation,
+    rate: float,
+    **_options: object,
+) -> str | None:
+    """Why ReLU cannot be a part of the product, or None."""
+    if activation != "relu" or rate > 0.0:
+        return f"expected relu without dropout, got {activation} with a rate of {rate}"
+    if torch.is_grad_enabled() or not x.is_cuda or torch.compiler.is_compiling():
+        return "expected a GPU without gradients"
+    if not isinstance(first, nn.Linear) or half_weight(first) is not None:
+        return "expected a layer in one type"
+    return None
+
+
 def refuses_feed_forward(
     x: Tensor, first: Layer, last: Layer, *, activation: Activation, **_options: object
 ) -> str | None:
@@ -216,6 +244,12 @@ feed_forward = Operation(
             "ReLU in the product, its derivative in Triton",
             feed_forward_cuda,
             accepts=refuses_feed_forward_cuda,
+        ),
+        Implementation(
+            "torch",
+            "ReLU in the product",
+            feed_forward_without_gradients,
+            accepts=refuses_without_gradients,
         ),
         Implementation(
             "native",

@@ -51,6 +51,7 @@ ATTENTION = {  # multiples of queries x keys x width in the products of fused at
     "_scaled_dot_product_flash_attention_backward": 10,
     "attention": 4,
     "cached_attention": 4,
+    "growing_attention": 4,
     "attention_backward": 10,
 }
 # Work per score outside of products: forward, backward by queries, backward by keys, by the number
@@ -232,6 +233,11 @@ class Recorder(TorchDispatchMode):
             (batch, heads, queries, head_dim), keys = inputs[0].shape, inputs[1].shape[2]
             width = heads * head_dim
             products, vector = fused_work(name, queries, keys, mapping=args[5])
+            vector -= RANDOM_BITS
+        elif name == "growing_attention":
+            (batch, queries, total), keys, heads = inputs[0].shape, inputs[1].shape[3], args[5]
+            width = total // 3
+            products, vector = fused_work(name, queries, keys, mapping=args[6])
             vector -= RANDOM_BITS
         else:
             projections = args["backward" in name]

@@ -7,8 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmt.ops.attention import growing_attention, growing_attention_reference
+from nmt.ops.attention_call import AttentionCall, Past
+from nmt.ops.backend import force_backend
 from nmt.ops.entmax import entmax
-from nmt.ops.score_mappings import SCORE_ACTIVATIONS, TopK, masked_softmax
+from nmt.ops.masking import InPlaceMask
+from nmt.ops.score_mappings import (
+    SCORE_ACTIVATIONS,
+    Entmax,
+    ScoreMapping,
+    Softmax,
+    TopK,
+    masked_softmax,
+)
 from nmt.ops.triton.attention import FusedCall, attend, attend_backward, split
 
 MAPS = [
@@ -274,3 +285,26 @@ def test_keys_and_values_may_be_a_part_of_a_wider_matrix(shape: str) -> None:
         grads, _ = attend_backward(call, query_key_value, state, output)
         found.append([output, *grads])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("kind", [Softmax(), Entmax(1.5), TopK(2)])
+def test_a_new_position_joins_the_past(kind: ScoreMapping) -> None:
+    batch, heads, width, keys, head_dim, first = 2, 2, 3, 16, 8, 5
+    visible = torch.rand(batch, 1, width, keys) > 0.5
+    visible[..., first + width :] = False
+    visible[:, :, range(width), range(first, first + width)] = True
+    mask = InPlaceMask(visible, torch.float32, has_empty_rows=False)
+    call = AttentionCall(kind, heads=heads, scale=0.3, dropout=0.0, training=False)
+    projections = torch.randn(batch, width, 3 * heads * head_dim)
+    projections[0, 0, heads * head_dim] = torch.nan  # a key, which is hidden from the others
+    projections[0, 0, -1] = torch.inf
+    visible[0, 0, 1:, first] = False
+    before = torch.randn(2, batch, heads, keys, head_dim)
+    results = []
+    for function in (growing_attention, growing_attention_reference):
+        past = Past(before.clone(), first, mask)
+        with torch.no_grad(), force_backend("triton" if not results else "reference"):
+            results.append((function(call, projections, past, ()), past.key_value))
+    assert torch.equal(results[0][1], results[1][1])
+    torch.testing.assert_close(results[0][0][0, 1:], results[1][0][0, 1:])
+    torch.testing.assert_close(results[0][0][1], results[1][0][1])

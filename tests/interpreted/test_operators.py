@@ -43,6 +43,15 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
             *(None, 4, 0.25, 0.1),
         ),
     ),
+    "attention to a growing past": (
+        operators.growing_attention,
+        (
+            torch.randn(2, 3, 96),
+            torch.randn(2, 2, 2, 7, 16),
+            torch.rand(2, 1, 3, 7) > 0.3,
+            *(None, 2, 2, 4, 0.25, 0.1),
+        ),
+    ),
     "gated norm": (operators.gated_norm, (variable(6, 20), variable(20), variable(20), 1e-8)),
     "norm": (operators.gated_norm, (variable(6, 20), variable(20), None, 1e-8)),
     "add norm": (

@@ -179,23 +179,30 @@ def make_state(query: Tensor, heads: int, queries: int, mapping: int) -> Tensor:
     return query.new_empty(query.shape[0], heads, queries, numbers, dtype=torch.float32)
 
 
-def attend(call: FusedCall, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def attend(
+    call: FusedCall, query: Tensor, key: Tensor, value: Tensor, *, first_slot: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Output [B, Q, D] of query [B, H, Q, Dh], key and value [B, H, K, Dh], which lie alike.
 
-    Also the state of the rows of weights.
+    Also the state of the rows of weights. With `first_slot` the queries are a part of projections
+    that hold keys and values behind them; these are written to `key` and `value` from there on.
     """
     batch, heads, queries, head_dim = query.shape
     output = query.new_empty(batch, queries, heads, head_dim)
     state = make_state(query, heads, queries, call.map)
     numbers, constants = arguments(call, query, key, output.transpose(1, 2))
     chosen = forward_tiles(queries, key.shape[2], constants["WIDTH"], call.map)
+    assert first_slot is None or queries <= chosen.queries
     attention_kernels.forward_kernel[(triton.cdiv(queries, chosen.queries), batch * heads)](
         *(query, key, value, output, state),
         *extras(call, state),
         **numbers,
         **constants,
         **chosen.settings(),
+        first_slot=first_slot or 0,
         TILES=chosen.held,
+        APPENDED=first_slot is not None,
+        LIMIT=torch.finfo(key.dtype).max,
     )
     return output.flatten(2), state
 

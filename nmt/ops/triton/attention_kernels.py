@@ -23,16 +23,29 @@ from nmt.ops.triton.tiles import (
 )
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit
+def append_slots(
+    NEW, SLOTS, new_step, slot_step, count, rows,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, LIMIT: tl.constexpr,
+):  # fmt: skip
+    """Write rows of new keys or values to their slots; NaN becomes 0, infinity the LIMIT."""
+    new = load_rows(NEW, rows, new_step, count, DIM, WIDTH).to(tl.float32)
+    new = tl.where(new != new, 0.0, new)
+    new = tl.minimum(tl.maximum(new, -LIMIT), LIMIT)
+    store_rows(SLOTS, rows, slot_step, count, new, DIM, WIDTH)
+
+
+@triton.jit(do_not_specialize=[*LENGTHS, "first_slot"])
 def forward_kernel(
     Q, K, V, OUTPUT, STATE, MASK, PARAMETERS, SEED,
     query_batch, query_head, query_step, key_batch, key_head, key_step,
     output_batch, output_head, output_step,
     mask_batch, mask_head, mask_query, mask_key,
-    queries, keys, scale, fixed, least_kept, keep_scale,
+    queries, keys, scale, fixed, least_kept, keep_scale, first_slot,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     MAP: tl.constexpr, PER_HEAD: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr, TILES: tl.constexpr,
+    APPENDED: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """The output of M queries of one head of one sentence, and the state of their rows."""
     block, number = tl.program_id(0), tl.program_id(1)
@@ -45,6 +58,14 @@ def forward_kernel(
     parameter = find_parameter(PARAMETERS, head, fixed, MAP, PER_HEAD)
     rows = block * M + tl.arange(0, M)
     q = load_rows(Q, rows, query_step, queries, DIM, WIDTH)
+    if APPENDED:  # by the only program of a head
+        place = first_slot.to(tl.int64) * key_step
+        width = HEADS * DIM
+        append_slots(Q + width, K + place, query_step, key_step, queries, rows, DIM, WIDTH, LIMIT)
+        append_slots(
+            Q + 2 * width, V + place, query_step, key_step, queries, rows, DIM, WIDTH, LIMIT
+        )
+        tl.debug_barrier()  # all threads of the program read the new slots
     top, inner = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
     tiles = hold_scores(
         q, K, mask, rows, mask_query, mask_key, key_step, queries, keys, scale,

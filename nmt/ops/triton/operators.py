@@ -101,6 +101,34 @@ def _(query, key, value, visible, parameters, mapping, scale, fixed):  # type: i
     return query.new_empty(query.shape[0], query.shape[2], query.shape[1] * query.shape[3])
 
 
+@torch.library.custom_op("nmt::growing_attention", mutates_args=("past",))
+def growing_attention(
+    query_key_value: Tensor,
+    past: Tensor,
+    visible: Tensor | None,
+    parameters: Tensor | None,
+    first: int,
+    heads: int,
+    mapping: int,
+    scale: float,
+    fixed: float,
+) -> Tensor:
+    """[B, W, D] for projections [B, W, 3 D], without a backward pass.
+
+    Their keys and values are written to the past [2, B, H, P, Dh] from slot `first` on, with
+    finite numbers in place of others.
+    """
+    query = fused.split([query_key_value.contiguous()], heads)[0]
+    call = make_call(visible, parameters, None, heads, mapping, scale, fixed, 0.0)
+    return fused.attend(call, query, past[0], past[1], first_slot=first)[0]
+
+
+@growing_attention.register_fake
+def _(query_key_value, past, visible, parameters, first, heads, mapping, scale, fixed):  # type: ignore[no-untyped-def]
+    batch, width, total = query_key_value.shape
+    return query_key_value.new_empty(batch, width, total // 3)
+
+
 @torch.library.custom_op("nmt::attention_backward", mutates_args=())
 def attention_backward(
     grad_output: Tensor,

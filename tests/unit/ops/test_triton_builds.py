@@ -88,7 +88,15 @@ def attention_builds(name: str, length: int, form: str) -> dict[str, Build]:
         return Build(kernel, {**constants, **sizes, **more}, *run, maxnreg=tiles.maxnreg)
 
     forward = attention.forward_tiles(length, length, 64, number)
-    builds = {"forward": build(attention_kernels.forward_kernel, forward, TILES=forward.held)}
+    builds = {
+        "forward": build(
+            attention_kernels.forward_kernel,
+            forward,
+            TILES=forward.held,
+            APPENDED=False,
+            LIMIT=0.0,
+        )
+    }
     kernels = attention_backward_kernels
     by_queries, by_keys = attention.backward_tiles(length, length, 64, number)
     learned = name == "entmax"
