@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PARTS = 512  # programs that share the rows of a backward pass: some for each multiprocessor
-
 
 class SharedVectors(torch.autograd.Function):
     """Views [PARTS, D] of vectors [D]."""
 
     @staticmethod
     def forward(ctx: Any, *vectors: Tensor) -> tuple[Tensor, ...]:
+        from nmt.ops.triton.rows import PARTS
+
         ctx.set_materialize_grads(False)
         return tuple(vector.expand(PARTS, *vector.shape) for vector in vectors)
 
@@ -29,8 +29,13 @@ class SharedVectors(torch.autograd.Function):
         from nmt.ops.triton import operators
 
         grads = {place: grad for place, grad in enumerate(grad_outputs) if grad is not None}
-        sums = dict(zip(grads, operators.sum_parts(list(grads.values())), strict=True))
-        return tuple(sums.get(place) for place in range(len(grad_outputs)))
+        sums: list[Tensor | None] = [None] * len(grad_outputs)
+        for width in sorted({grad.shape[1] for grad in grads.values()}):
+            places = [place for place, grad in grads.items() if grad.shape[1] == width]
+            found = operators.sum_parts([grads[place] for place in places])
+            for place, total in zip(places, found.unbind(0), strict=True):
+                sums[place] = total
+        return tuple(sums)
 
 
 _views: dict[int, Tensor] = {}  # of the vectors of the current pass, by their identity

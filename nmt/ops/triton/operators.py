@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.ops.shared_vectors import PARTS
 from nmt.ops.triton import attention as fused
 from nmt.ops.triton import rows
 
@@ -208,7 +207,7 @@ def gated_norm_backward(
 
 @gated_norm_backward.register_fake
 def _(grad, z, gain, gate, scale):  # type: ignore[no-untyped-def]
-    learned = z.new_empty(1 if gate is None else 2, PARTS, z.shape[1], dtype=torch.float32)
+    learned = z.new_empty(1 if gate is None else 2, rows.PARTS, z.shape[1], dtype=torch.float32)
     return [torch.empty_like(z), learned]
 
 
@@ -276,7 +275,7 @@ def _(  # type: ignore[no-untyped-def]
     grad, grad_rounded, sums, means, scales, gain, seed, dropout, dtype, biased
 ):
     grad_x = torch.empty_like(sums, dtype=dtype)
-    learned = sums.new_empty(3 if biased else 2, PARTS, sums.shape[1], dtype=torch.float32)
+    learned = sums.new_empty(3 if biased else 2, rows.PARTS, sums.shape[1], dtype=torch.float32)
     return [torch.empty_like(sums), grad_x, learned]
 
 
@@ -310,18 +309,18 @@ def relu_backward(grad: Tensor, output: Tensor) -> list[Tensor]:
 
 @relu_backward.register_fake
 def _(grad, output):  # type: ignore[no-untyped-def]
-    return [torch.empty_like(grad), grad.new_empty(PARTS, grad.shape[1], dtype=torch.float32)]
+    return [torch.empty_like(grad), grad.new_empty(rows.PARTS, grad.shape[1], dtype=torch.float32)]
 
 
 @torch.library.custom_op("nmt::sum_parts", mutates_args=())
-def sum_parts(parts: Sequence[Tensor]) -> list[Tensor]:
-    """The sums [D] over the rows of matrices [PARTS, D]."""
+def sum_parts(parts: Sequence[Tensor]) -> Tensor:
+    """The sums [n, D] over the rows of n matrices [PARTS, D]."""
     return rows.sum_parts(parts)
 
 
 @sum_parts.register_fake
 def _(parts):  # type: ignore[no-untyped-def]
-    return [part.new_empty(part.shape[1]) for part in parts]
+    return parts[0].new_empty(len(parts), parts[0].shape[1])
 
 
 def join_parts(parts: Tensor, vector: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ import torch
 import triton
 from torch import Tensor
 
-from nmt.ops.shared_vectors import PARTS
 from nmt.ops.triton import rows_kernels as kernels
 from nmt.ops.triton.numerics import RANDOM_LEVELS
 
+PARTS = 512  # programs that share the rows of a backward pass: some for each multiprocessor
 LOGITS_PER_TILE = 4096  # of a row of logits
 COLUMNS_PER_PROGRAM = 1024  # of a part of a sum over rows
 SUMMED_AT_ONCE = 64  # matrices whose parts one launch adds up
@@ -43,25 +43,21 @@ def rows_of_part(rows: int) -> int:
     return int(triton.cdiv(max(1, rows), PARTS))
 
 
-def sum_parts(parts: Sequence[Tensor]) -> list[Tensor]:
-    """The sums [D] over the rows of matrices [PARTS, D], in one launch for some of a width."""
-    widths = {part.shape[1] for part in parts}
-    sums: dict[int, Tensor] = {}
-    for width in widths:
-        places = [place for place, part in enumerate(parts) if part.shape[1] == width]
-        for first in range(0, len(places), SUMMED_AT_ONCE):
-            chosen = places[first : first + SUMMED_AT_ONCE]
-            found = parts[0].new_empty(len(chosen), width)
-            kernels.sum_parts_kernel[(len(chosen), triton.cdiv(width, SUM_TILE))](
-                *(tuple(parts[place] for place in chosen), found, PARTS),
-                D=width,
-                W=SUM_TILE,
-                R=SUM_TILE,
-                COUNT=len(chosen),
-                num_warps=4,
-            )
-            sums |= dict(zip(chosen, found.unbind(0), strict=True))
-    return [sums[place] for place in range(len(parts))]
+def sum_parts(parts: Sequence[Tensor]) -> Tensor:
+    """The sums [n, D] over the rows of n matrices [PARTS, D]; many take one launch."""
+    width = parts[0].shape[1]
+    sums = parts[0].new_empty(len(parts), width)
+    for first in range(0, len(parts), SUMMED_AT_ONCE):
+        chosen = tuple(parts[first : first + SUMMED_AT_ONCE])
+        kernels.sum_parts_kernel[(len(chosen), triton.cdiv(width, SUM_TILE))](
+            *(chosen, sums[first:], PARTS),
+            D=width,
+            W=SUM_TILE,
+            R=SUM_TILE,
+            COUNT=len(chosen),
+            num_warps=4,
+        )
+    return sums
 
 
 def gated_norm(z: Tensor, gain: Tensor, gate: Tensor | None, epsilon: float) -> list[Tensor]:
