@@ -120,7 +120,7 @@ class JointHalfLinear(torch.autograd.Function):
         ctx.input_type, ctx.weight_type = x.dtype, parameters[0].dtype
         ctx.widths = [len(bias) for bias in parameters[1::2]]
         output = torch.addmm(half_bias, rows, half_weight.t()).view(*x.shape[:-1], -1)
-        return tuple(output.split(ctx.widths, dim=-1))
+        return tuple(output.split_with_sizes(ctx.widths, dim=-1))
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -132,8 +132,8 @@ class JointHalfLinear(torch.autograd.Function):
             grad_input = grad_input.view(*grad_outputs[0].shape[:-1], -1)
         if not any(ctx.needs_input_grad[3:]):  # frozen
             return grad_input, None, None, *([None] * 2 * len(ctx.widths))
-        grad_weights = product(grad_output.t(), rows, ctx.weight_type).split(ctx.widths)
-        grad_biases = grad_output.sum(0, dtype=ctx.weight_type).split(ctx.widths)
+        grad_weights = product(grad_output.t(), rows, ctx.weight_type).split_with_sizes(ctx.widths)
+        grad_biases = grad_output.sum(0, dtype=ctx.weight_type).split_with_sizes(ctx.widths)
         pairs = zip(grad_weights, grad_biases, strict=True)
         return grad_input, None, None, *(one for pair in pairs for one in pair)
 

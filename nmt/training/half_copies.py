@@ -40,7 +40,7 @@ class HalfCopies:
         )
         widths = [layer.out_features for layer in layers]
         for offset, joint in enumerate((weights, biases)):
-            for place, part in zip(places, joint.split(widths), strict=True):
+            for place, part in zip(places, joint.split_with_sizes(widths), strict=True):
                 self.copies[place + offset] = part
         return JointCopies(weights, biases)
 
