@@ -24,6 +24,7 @@ from nmt.model.attention import (
 from nmt.model.cache import DecoderCache
 from nmt.model.embeddings import PositionalInput
 from nmt.model.layers import DecoderLayer, EncoderLayer
+from nmt.model.linear import Linear
 from nmt.ops.half_linear import JointCopies
 from nmt.ops.residual import ResidualStream
 from nmt.ops.seeds import seeds_of_one_pass
@@ -163,26 +164,35 @@ class Transformer(nn.Module):
         memory_visible = source_visible[:, None, None, :]
         visible = causal(target_input.shape[1], target_input.device)
         x = ResidualStream.of(self.target_input(target_input, self.target_embedding))
-        for layer, key_value in zip(self.decoder, self.keys_and_values(memory), strict=True):
+        joint = self.keys_and_values(memory)
+        for index, layer in enumerate(self.decoder):
             assert isinstance(layer, DecoderLayer)
+            cross = layer.cross_attention
+            key_value = cross.key_value(memory) if joint is None else joint[index]
             x = layer(
                 x,
                 partial(layer.self_attention, visible=visible, causal=True),
-                partial(layer.cross_attention, key_value=key_value, visible=memory_visible),
+                partial(cross, key_value=key_value, visible=memory_visible),
             )
         result: Tensor = self.decoder_norm(x.rounded)
         return result
 
-    def keys_and_values(self, memory: Tensor) -> Iterator[Tensor]:
-        """The projection [B, S, 2 D] of memory [B, S, D] for each layer of cross-attention."""
-        layers = [attention.key_value for attention in self.cross_attentions()]
-        if self.half_memory_layers is None or not memory.is_cuda:
-            return (layer(memory) for layer in layers)
-        return iter(self.half_memory_layers.multiply(memory, layers))
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, ...] | None:
+        """The projections [B, S, 2 D] of memory [B, S, D] for all layers by one product.
 
-    def cross_attentions(self) -> list[CrossAttention]:
-        """The cross-attention of each layer of the decoder."""
-        return [one for one in self.attentions().values() if isinstance(one, CrossAttention)]
+        None where that is not to be had.
+        """
+        if self.half_memory_layers is None or not memory.is_cuda:
+            return None
+        return self.half_memory_layers.multiply(memory, self.memory_layers())
+
+    def memory_layers(self) -> list[Linear]:
+        """The layers that project the memory to keys and values."""
+        layers = []
+        for layer in self.decoder:
+            assert isinstance(layer, DecoderLayer)
+            layers.append(layer.cross_attention.key_value)
+        return layers
 
     def forward(self, source: Tensor, source_visible: Tensor, target_input: Tensor) -> Tensor:
         """Hidden states [B, T, D]; `logits` of them predict the target."""

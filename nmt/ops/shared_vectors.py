@@ -58,6 +58,8 @@ def vectors_of_one_pass(vectors: Sequence[Tensor]) -> Iterator[None]:
 
 def shared(*vectors: Tensor | None) -> tuple[Tensor | None, ...]:
     """Views [PARTS, D] of vectors [D] if the current pass has them all, else the vectors."""
+    if torch.compiler.is_compiling() or not _views:
+        return vectors
     views = tuple(None if vector is None else _views.get(id(vector)) for vector in vectors)
     found = all((one is None) == (other is None) for one, other in zip(vectors, views, strict=True))
     return views if found else vectors

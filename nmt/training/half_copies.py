@@ -30,7 +30,7 @@ class HalfCopies:
         for layer in self.layers:
             self.sources += [layer.weight.detach(), layer.bias.detach()]
         self.copies = [torch.empty_like(source, dtype=dtype) for source in self.sources]
-        self.memory_copies = self.join([one.key_value for one in model.cross_attentions()])
+        self.memory_copies = self.join(model.memory_layers())
 
     def join(self, layers: Sequence[HalfPrecisionLayer]) -> JointCopies:
         """Let the copies of some layers lie one after the other, so that one product has them."""

@@ -247,7 +247,8 @@ def add_norm(
 @add_norm.register_fake
 def _(residual, x, gain, bias, x_bias, seed, dropout, epsilon):  # type: ignore[no-untyped-def]
     sums, output, rounded = rows.make_normed(residual, x)
-    return [output, rounded, sums, *(x.new_empty(len(x), dtype=torch.float32) for _ in range(2))]
+    numbers = (x.new_empty(x.shape[0], dtype=torch.float32) for _ in range(2))
+    return [output, rounded, sums, *numbers]
 
 
 @torch.library.custom_op("nmt::add_norm_backward", mutates_args=())

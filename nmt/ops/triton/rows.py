@@ -138,7 +138,7 @@ def add_norm(
 
 def make_normed(residual: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Room for the sum and for the output of `add_norm` in both types."""
-    rounded = 0 if x.dtype == residual.dtype else len(x)
+    rounded = 0 if x.dtype == residual.dtype else x.shape[0]
     sums, output = torch.empty_like(residual), torch.empty_like(residual)
     return sums, output, x.new_empty(rounded, x.shape[1])
 

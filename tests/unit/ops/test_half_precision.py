@@ -139,7 +139,7 @@ def test_layers_by_the_kernels_are_the_reference(name: str) -> None:
 def test_layers_whose_copies_are_joined_are_the_layers() -> None:
     sizes = ModelConfig(dim=8, heads=2, encoder_layers=1, decoder_layers=3, feed_forward_dim=16)
     model = Transformer(sizes, source_vocabulary_size=9, target_vocabulary_size=9)
-    layers = [attention.key_value for attention in model.cross_attentions()]
+    layers = model.memory_layers()
     parameters = [one for layer in layers for one in (layer.weight, layer.bias)]
     x, outward = torch.randn(5, 7, 8, requires_grad=True), torch.randn(3, 5, 7, 16)
     results = []
