@@ -20,7 +20,7 @@ from nmt.model.linear import Linear
 from nmt.model.norms import HeadNorm
 from nmt.ops.attention import attention, cached_attention, growing_attention
 from nmt.ops.attention_call import AttentionCall, Past
-from nmt.ops.half_linear import SublayerOutput
+from nmt.ops.half_linear import SublayerOutput, end_sublayer
 from nmt.ops.masking import InPlaceMask
 
 
@@ -198,16 +198,16 @@ class SelfAttention(nn.Module):
 
     def attend(self, query: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> SublayerOutput:
         """[B, Q, D] for queries and a memory that are projected."""
-        return self.output.end_sublayer(self.core.attend(query, memory, mask))
+        return end_sublayer(self.output, self.core.attend(query, memory, mask))
 
     def attend_past(self, x: Tensor, past: Past) -> SublayerOutput:
         """[B, W, D] for the newest position x [B, W, D], which attends to all so far."""
-        return self.output.end_sublayer(self.core.attend_past(self.query_key_value(x), past))
+        return end_sublayer(self.output, self.core.attend_past(self.query_key_value(x), past))
 
     def forward(self, x: Tensor, visible: Tensor | None, *, causal: bool = False) -> SublayerOutput:
         """[B, T, D] for x [B, T, D]; `causal` says that `visible` hides only later positions."""
         projections = (self.query_key_value(x),)
-        return self.output.end_sublayer(self.core(projections, visible, causal=causal))
+        return end_sublayer(self.output, self.core(projections, visible, causal=causal))
 
 
 class CrossAttention(nn.Module):
@@ -235,8 +235,8 @@ class CrossAttention(nn.Module):
         """[B, Q, D] for x [B, Q, D] and a memory that is projected."""
         batch, length, _ = x.shape
         query = self.query(x).view(batch, length, self.core.heads, -1).transpose(1, 2)
-        return self.output.end_sublayer(self.core.attend(query, memory, mask))
+        return end_sublayer(self.output, self.core.attend(query, memory, mask))
 
     def forward(self, x: Tensor, key_value: Tensor, visible: Tensor | None) -> SublayerOutput:
         """[B, Q, D] for x [B, Q, D] and the keys and values [B, K, 2 D] of a memory."""
-        return self.output.end_sublayer(self.core((self.query(x), key_value), visible))
+        return end_sublayer(self.output, self.core((self.query(x), key_value), visible))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nmt.config.config import AttentionConfig, ModelConfig
 from nmt.model.attention import CrossAttention, SelfAttention
 from nmt.model.dropout import Dropout
-from nmt.ops.half_linear import HalfPrecisionLayer, SublayerOutput
+from nmt.ops.half_linear import HalfPrecisionLayer, SublayerOutput, leaves_bias
 from nmt.ops.linear import feed_forward
 from nmt.ops.residual import ResidualStream, add_norm
 
@@ -58,16 +58,16 @@ class FeedForward(nn.Module):
         self.output = HalfPrecisionLayer(config.feed_forward_dim, config.dim)
 
     def forward(self, x: Tensor) -> SublayerOutput:
-        leaves_bias = self.output.leaves_bias(x)
+        bias_is_left = leaves_bias(self.output, x)
         output = feed_forward(
             x,
             self.input,
-            self.output.multiply if leaves_bias else self.output,
+            self.output.multiply if bias_is_left else self.output,
             activation=self.activation,
             rate=self.dropout.active_rate,
             training=self.training,
         )
-        return SublayerOutput(output, self.output.bias if leaves_bias else None)
+        return SublayerOutput(output, self.output.bias if bias_is_left else None)
 
 
 class EncoderLayer(nn.Module):

@@ -40,20 +40,6 @@ class HalfPrecisionLayer(nn.Linear):
         assert self.half_bias is not None
         return half_linear(x, self.weight, self.bias, self.half_weight, self.half_bias)
 
-    def end_sublayer(self, x: Tensor) -> SublayerOutput:
-        """The layer as the last of a sublayer.
-
-        In half precision on a GPU it leaves its bias to the residual connection, which has the
-        gradient of the bias at hand.
-        """
-        if self.leaves_bias(x):
-            return SublayerOutput(self.multiply(x), self.bias)
-        return SublayerOutput(self(x), None)
-
-    def leaves_bias(self, x: Tensor) -> bool:
-        """Whether the bias is left to the residual connection."""
-        return self.half_weight is not None and x.is_cuda
-
     def multiply(self, x: Tensor) -> Tensor:
         """The layer in half precision without its bias."""
         assert self.half_weight is not None
@@ -62,6 +48,22 @@ class HalfPrecisionLayer(nn.Linear):
     def full_precision(self, x: Tensor) -> Tensor:
         """The layer in the type of its weight."""
         return super().forward(x)
+
+
+def leaves_bias(layer: nn.Module, x: Tensor) -> bool:
+    """Whether the last layer of a sublayer leaves its bias to the residual connection.
+
+    That has the gradient of the bias at hand. It is so in half precision on a GPU.
+    """
+    return isinstance(layer, HalfPrecisionLayer) and layer.half_weight is not None and x.is_cuda
+
+
+def end_sublayer(layer: nn.Module, x: Tensor) -> SublayerOutput:
+    """The output of the last layer of a sublayer, which may be packed for decoding."""
+    if leaves_bias(layer, x):
+        assert isinstance(layer, HalfPrecisionLayer)
+        return SublayerOutput(layer.multiply(x), layer.bias)
+    return SublayerOutput(layer(x), None)
 
 
 def as_rows(x: Tensor) -> Tensor:
