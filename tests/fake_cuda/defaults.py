@@ -40,12 +40,14 @@ SHAPES = Shapes(dim=64, heads=4, layers=2, feed_forward_dim=128, vocabulary=500,
 
 
 class Calls(TorchDispatchMode):
-    """Counts operators, and collects the types of the results of batched products."""
+    """Collects the names of operators, the types of the results of batched products, and products
+    with one side as wide as the vocabulary."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
         self.product_types: list[str] = []
+        self.vocabulary_products = 0
 
     def __torch_dispatch__(  # type: ignore[override]
         self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -57,6 +59,9 @@ class Calls(TorchDispatchMode):
         self.names.append(name)
         if name == "bmm":
             self.product_types.append(str(result.dtype).removeprefix("torch."))
+        if name in ("mm", "addmm"):
+            tensors = [value for value in (*args, result) if isinstance(value, torch.Tensor)]
+            self.vocabulary_products += any(SHAPES.vocabulary in one.shape for one in tensors)
         return result
 
 
@@ -129,7 +134,7 @@ def update_facts(config: Config) -> dict[str, Any]:
         "index_put": sum("index_put" in name for name in calls.names),
         "synchronisations": dict(recorder.synchronisations),
         "watch": watched,
-        "validation_products": validation.names.count("mm"),
+        "validation_products": validation.vocabulary_products,
     }
 
 

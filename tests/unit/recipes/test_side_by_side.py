@@ -41,7 +41,7 @@ def test_a_device_runs_one_job_at_a_time_and_none_is_idle(tmp_path):
     assert (ending.failed, ending.stopped) == ({}, None)
     lines = journal(tmp_path)
     used = {words[1]: words[2] for words in lines if words[0] == "begin"}
-    assert list(used) == names
+    assert sorted(used) == names  # two that start together may write in any order
     assert set(used.values()) == {"4", "7"}
     busy: set[str] = set()
     most = 0

@@ -63,7 +63,7 @@ def test_target_positions_are_taken_without_a_sort(facts: dict[str, Any]) -> Non
 
 
 def test_validation_computes_no_gradients_of_the_loss(facts: dict[str, Any]) -> None:
-    """One product, for the logits; the gradients would take two more."""
+    """One product has the width of the vocabulary; gradients would take two more."""
     assert facts["update"]["validation_products"] == 1
 
 
