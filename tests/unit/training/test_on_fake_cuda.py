@@ -42,6 +42,36 @@ def test_one_graph_serves_every_shape_of_every_kind(tmp_path: Path) -> None:
     assert counts == {kind: {"graphs": 1, "breaks": 0} for kind in KINDS}
 
 
+def check_lowered(found: dict[str, Any], *, layers: int) -> None:
+    """One graph per kind, forward and backward, with all attention by our kernels."""
+    for kind, lowered in found.items():
+        assert (lowered["graphs"], lowered["breaks"]) == (1, 0), kind
+        forward, backward = lowered["passes"]
+        # 4 products of an encoder layer, 6 of a decoder layer, and one of the memory for all layers;
+        # a product with ReLU is an operator of torch.
+        assert forward["aten"] == 2 * layers, kind
+        assert forward["products"] + forward["aten"] == 10 * layers + 1, kind
+        assert backward["products"] == 2 * (10 * layers + 1), kind
+        assert forward["nmt"] >= 3 * layers, kind  # attention
+        assert min(forward["triton"], backward["triton"]) > 0, kind
+        assert "aten" not in backward, kind
+
+
+def test_inductor_writes_the_code_of_a_layer(tmp_path: Path) -> None:
+    check_lowered(run_script("inductor.py", str(tmp_path), "1", "rela-g"), layers=1)
+
+
+@pytest.mark.slow
+def test_inductor_writes_the_code_of_all_kinds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six layers. Softmax is torch's own attention there."""
+    found = run_script("inductor.py", str(tmp_path), "6", *KINDS[1:], "topk")
+    with capsys.disabled():
+        print(json.dumps(found, indent=2))
+    check_lowered(found, layers=6)
+
+
 def test_training_is_in_bfloat16(facts: dict[str, Any]) -> None:
     assert facts["precision"] == "bfloat16"
 
