@@ -47,7 +47,7 @@ def check_lowered(found: dict[str, Any], *, layers: int) -> None:
     for kind, lowered in found.items():
         assert (lowered["graphs"], lowered["breaks"]) == (1, 0), kind
         forward, backward = lowered["passes"]
-        # 4 products of an encoder layer, 6 of a decoder layer, and one of the memory for all layers;
+        # 4 products of an encoder layer, 6 of a decoder layer, one of the memory for all layers;
         # a product with ReLU is an operator of torch.
         assert forward["aten"] == 2 * layers, kind
         assert forward["products"] + forward["aten"] == 10 * layers + 1, kind
