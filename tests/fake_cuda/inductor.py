@@ -1,4 +1,4 @@
-"""What Inductor makes of compiled models for an A100 that is not there; prints JSON.
+"""Lowers compiled models by Inductor for an A100 that is not there, and prints JSON.
 
     python tests/fake_cuda/inductor.py DIRECTORY LAYERS KIND...
 
