@@ -34,6 +34,7 @@ class Contender:
 TRAINING = (
     Contender("nmt softmax", "nmt", "softmax"),
     Contender("nmt rela-g", "nmt", "rela-g"),
+    Contender("nmt softmax bfloat16", "nmt", "softmax,bfloat16"),
     Contender("marian", "marian"),
     Contender("fairseq", "fairseq"),
     Contender("opennmt", "opennmt"),

@@ -1,4 +1,4 @@
-"""Our own trainer and translator; --option names the attention kind, and `int8` after a comma."""
+"""Our own trainer and translator; --option is the kind, and `bfloat16` or `int8` after a comma."""
 
 import argparse
 import itertools
@@ -23,7 +23,8 @@ class OurTrainer(Trainer):
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__()
         torch.set_num_threads(arguments.threads)
-        config = training_config(arguments.task, arguments.size)
+        kind, _, precision = arguments.option.partition(",")
+        config = training_config(arguments.task, arguments.size, precision or "float32")
         corpus = prepare(config).train
         stream = BatchStream(
             corpus,
@@ -35,7 +36,7 @@ class OurTrainer(Trainer):
         vocabulary = TrainingData(arguments.task).vocabulary
         first = [next(self.updates)]
         task = Task(config, vocabulary, vocabulary, first)
-        self.model = TrainingModel(task, arguments.option, torch.device("cpu"))
+        self.model = TrainingModel(task, kind, torch.device("cpu"))
 
     def update(self) -> int:
         """One update."""

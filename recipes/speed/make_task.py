@@ -77,9 +77,9 @@ def write_config(directory: Path, data: Path) -> None:
 SIDES = (("source", LANGUAGES[0]), ("target", LANGUAGES[1]))
 
 
-def training_config(directory: Path, size: str) -> Config:
+def training_config(directory: Path, size: str, precision: str = "float32") -> Config:
     """The configuration with the shapes of one size."""
-    config = load_config(directory / "config.yaml", [])
+    config = load_config(directory / "config.yaml", [f"train.precision={precision}"])
     return replace(config, model=shaped(config.model, SHAPES[size]))
 
 
