@@ -169,7 +169,7 @@ def markdown(results: dict[str, Any]) -> str:
     ]
     sections: list[tuple[str, list[str]]] = []
     if training:
-        for ours in ("nmt softmax", "nmt rela-g", "nmt softmax bfloat16"):
+        for ours in filter(is_ours, all_names(training)):
             sections.append((f"### Training: {ours} over theirs", ratios_by_part(training, ours)))
         sections.append(("### Training: target tokens/s", speeds(training)))
         sections.append(("### Training: peak memory", memory(training)))
