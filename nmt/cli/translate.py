@@ -49,7 +49,8 @@ EPILOG = """\
 Several --model directories translate together: the mean of their probabilities counts. They may
 differ in everything but the target vocabulary. A run directory stands for the better one of its
 average/ and best/, else for its newest good checkpoint.
-A score is log p / ((5 + n) / 6)^length-penalty with n the subwords and the end token.
+A score is log p divided by the length penalty (see --normalization); n counts the subwords and
+the end token.
 """
 
 EPILOG_CODES = """\
@@ -74,7 +75,12 @@ def build_parser() -> console.Parser:
     )
     add_outside_kinds(parser)
     add("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
-    add("--output", type=Path, metavar="FILE", help="appears when all is done (standard output)")
+    add(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="appears when all is done (default: standard output)",
+    )
 
     add_on_bad_line(parser)
 
@@ -94,7 +100,12 @@ def build_parser() -> console.Parser:
         "source word - target word, from 0")  # fmt: skip
     add("--layer", type=whole_number, metavar="L", help="align by this decoder layer, from 0 "
         "(default: what the model directory recommends, else the middle one)")  # fmt: skip
-    add("--head", type=whole_number, metavar="H", help="align by this head (the mean of all)")
+    add(
+        "--head",
+        type=whole_number,
+        metavar="H",
+        help="align by this head (default: the mean of all)",
+    )
     add("--unshifted", action="store_true", help="align a word by the attention of the step that "
         "predicts it, not of the next one, which reads it")  # fmt: skip
     add("--attention", type=Path, metavar="FILE", help="attention of all layers and heads, of "

@@ -309,8 +309,8 @@ class TrainConfig:
     adam: AdamConfig = AdamConfig()
     label_smoothing: Probability = 0.1  # probability that is spread over the vocabulary
     clip_norm: NonNegativeFloat = 0.0  # highest norm of the gradient; 0: no clipping
-    # auto: bfloat16 on GPUs of compute capability 8.0 or newer, float32 elsewhere; bfloat16 is
-    # faster on CPUs with AVX512_BF16, too
+    # auto: bfloat16 on GPUs of compute capability 8.0 or newer, and on CPUs with AVX512_BF16 from
+    # model.dim 128 on; float32 elsewhere
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     compile: bool | Literal["auto"] = "auto"  # torch.compile; auto: on GPUs
     all_reduce: Literal["float32", "bfloat16"] = "float32"  # of gradients, over processes

@@ -221,12 +221,12 @@ def _read_path(scalar: Scalar) -> Path:
     return path
 
 
-def nearest(word: str, names: Iterable[str]) -> str | None:
-    """The name that is most similar to a misspelt word, or None."""
+def nearest(word: str, names: Iterable[str], *, least: float = 0.6) -> str | None:
+    """The name that is most similar to a misspelt word, or None if none is similar enough."""
     plain: dict[str, str] = {}
     for name in names:
         plain.setdefault(name.lower().replace("-", "_"), name)
-    match = difflib.get_close_matches(word[:60].lower().replace("-", "_"), plain, n=1, cutoff=0.6)
+    match = difflib.get_close_matches(word[:60].lower().replace("-", "_"), plain, n=1, cutoff=least)
     return plain[match[0]] if match else None
 
 

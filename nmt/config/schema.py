@@ -141,11 +141,20 @@ class Reader:
             self.report(place, key, message)
             return None
         guess = nearest(name, known)
-        paths = {path.split(".")[-1]: path for path in reversed(list(_paths(self.root)))}
-        meant = guess or paths.get(nearest(name, paths) or "")
-        hint = f"did you mean {meant!r}?" if meant else f"expected one of {', '.join(known)}"
-        self.report(place, key, f"{message}; {hint}")
+        self.report(place, key, f"{message}; {self._hint(name, guess, known)}")
         return guess
+
+    def _hint(self, name: str, guess: str | None, known: list[str]) -> str:
+        """What was meant by an unknown key: one of its section, or its name in another section."""
+        if guess is not None:
+            return f"did you mean {guess!r}?"
+        paths = {path.split(".")[-1]: path for path in reversed(list(_paths(self.root)))}
+        elsewhere = paths.get(nearest(name, paths, least=0.85) or "")
+        if elsewhere is None:
+            return f"expected one of {', '.join(known)}"
+        if "." not in elsewhere:
+            return f"{elsewhere!r} is a key of the top level"
+        return f"did you mean {elsewhere!r}?"
 
 
 def expand(node: Node, section: Any) -> Node:

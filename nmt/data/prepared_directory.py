@@ -68,7 +68,10 @@ def describe_inputs(roles: Mapping[str, Sequence[Path]]) -> list[dict[str, Any]]
     inputs = []
     for role, paths in roles.items():
         for path in paths:
-            status = regular_file_status(path)
+            try:
+                status = regular_file_status(path)
+            except DataError as error:
+                raise DataError(f"data.{role}: {error}") from None
             facts = {"size": status.st_size, "modified_ns": status.st_mtime_ns}
             inputs.append({"role": role, "path": str(path), **facts})
     return inputs

@@ -28,6 +28,7 @@ from nmt.training.distributed import processes
 from nmt.training.loss import TranslationLoss
 from nmt.training.pace import duration
 from nmt.training.precision import with_precision
+from nmt.training.schedule import low_peak
 from nmt.training.state import TrainingState
 from nmt.training.stream import training_stream
 from nmt.training.update import Updater
@@ -73,6 +74,11 @@ class TrainingPlan:
         seconds = self.measured.seconds_per_update
         note = f", of which {frozen:,} are frozen" if frozen else ""
         rows = {
+            **(
+                {"warning": warning}
+                if (warning := low_peak(train, dim=self.config.model.dim))
+                else {}
+            ),
             **({"start": self.measured.start} if self.measured.start else {}),
             "training pairs": f"{self.pairs:,}, {lengths} on average; {self.kept:.1%} are used",
             **{f"  {line.partition(': ')[0]}": line.partition(": ")[2] for line in self.corpora},

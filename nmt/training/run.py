@@ -43,6 +43,7 @@ from nmt.training.result import (
 )
 from nmt.training.resume import check_resumable, with_saved_choices
 from nmt.training.saving import reconcile_best
+from nmt.training.schedule import low_peak
 from nmt.training.signals import StopRequest
 from nmt.training.snapshot import SavedRun, read_saved_run, restore
 from nmt.training.state import TrainingState
@@ -219,6 +220,8 @@ def announce(trainer: Trainer) -> None:
         logger.info("%d processes share each update", trainer.processes.size)
     device = trainer.processes.device
     logger.info("device: %s, precision: %s", device, describe_precision(config, device))
+    if warning := low_peak(config.train, dim=config.model.dim):
+        logger.warning("%s", warning)
     tell_former_end(config.run_dir)
     for name, write in (
         ("config.yaml", partial(write_config, config)),

@@ -1,6 +1,7 @@
 """The device and the precision of a run: chosen at its start, told, and kept when it resumes."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from support.runs import newest, tiny_config, train_in_child, write_run
 
 from nmt.config.config import Config
 from nmt.config.loading import load_config
-from nmt.training.precision import with_precision, with_stored_precision
+from nmt.ops.backend import force_backend
+from nmt.ops.native.bfloat16 import missing_products
+from nmt.training.precision import LEAST_CPU_WIDTH, with_precision, with_stored_precision
 from nmt.training.snapshot import read_saved_run
 
 needs_cpu_build = pytest.mark.skipif(
@@ -74,6 +77,22 @@ def test_auto_is_bfloat16_where_the_card_has_it(
     assert with_precision(config, torch.device("cpu")).train.precision == "float32"
     exact = load(tmp_path, precision="float32")
     assert with_precision(exact, card).train.precision == "float32"
+
+
+@pytest.mark.parametrize("dim", [LEAST_CPU_WIDTH // 2, LEAST_CPU_WIDTH])
+def test_auto_is_bfloat16_for_wide_models_where_the_processor_is_faster(
+    tmp_path: Path, dim: int
+) -> None:
+    cpu = torch.device("cpu")
+    settings = short_run(tmp_path)
+    settings["model"] |= {"dim": dim, "heads": 4}
+    config = load_config(write_run(tmp_path, settings))
+    fast = dim >= LEAST_CPU_WIDTH and missing_products() is None
+    assert with_precision(config, cpu).train.precision == ("bfloat16" if fast else "float32")
+    compiled = replace(config, train=replace(config.train, compile=True))
+    assert with_precision(compiled, cpu).train.precision == "float32"
+    with force_backend("torch"):
+        assert with_precision(config, cpu).train.precision == "float32"
 
 
 def test_a_run_resumes_in_the_precision_it_began_with(

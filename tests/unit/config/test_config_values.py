@@ -58,6 +58,10 @@ TRAPS_REFUSED = [
     ("model: {tie_embeddings: null}", "write none"),
     ("model: {attention: {cross: {kind: rela-g, norm: null}}}", "write none, or leave"),
     ("run_dir2: x", "did you mean 'run_dir'?"),
+    ("train: {seed: 1}", "unknown key 'seed'; 'seed' is a key of the top level"),
+    ("train: {weight_decay: 1}", "unknown key 'weight_decay'; expected one of max_updates, "),
+    ("train: {optimizer: sgd}", "unknown key 'optimizer'; expected one of max_updates, "),
+    ("model: {batch_token: 1}", "did you mean 'train.batch_tokens'?"),
     ("<<: {seed: 1}", "unknown key '<<'"),
 ]
 

@@ -156,9 +156,9 @@ def test_the_estimate_is_that_of_the_arithmetic():
     config = load_config(BASE)
     assert flops_per_token(config.model) == pytest.approx(0.37e9, rel=0.03)
     least, most = training_hours(config, 1, 0)
-    assert (round(least), round(most)) == (8, 21)
+    assert (round(least), round(most)) == (5, 11)
     least, most = training_hours(config, 8, 0)
-    assert (round(least, 1), round(most, 1)) == (1.2, 3.1)
+    assert (round(least, 1), round(most, 1)) == (0.7, 1.6)
 
 
 def a_run(tmp_path: Path, *overrides: str) -> Run:

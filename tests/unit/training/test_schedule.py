@@ -1,9 +1,11 @@
 """Learning rates against the closed forms and their corner points."""
 
+from dataclasses import replace
+
 import pytest
 
 from nmt.config.config import ScheduleConfig, TrainConfig
-from nmt.training.schedule import learning_rate
+from nmt.training.schedule import learning_rate, low_peak
 
 
 def rate(kind: str, update: int, *, warmup: int = 4000, factor: float = 1.0) -> float:
@@ -30,6 +32,16 @@ def test_constant_stays_after_the_warmup() -> None:
     assert rate("constant", 2000, factor=1e-3) == pytest.approx(5e-4)
     assert rate("constant", 4000, factor=1e-3) == rate("constant", 10**6, factor=1e-3) == 1e-3
     assert rate("constant", 1, warmup=0, factor=1e-3) == 1e-3
+
+
+def test_a_rate_that_noam_would_take_for_a_factor_is_named() -> None:
+    config = TrainConfig(learning_rate=5e-4, schedule=ScheduleConfig(kind="noam", warmup=4000))
+    warning = low_peak(config, dim=512)
+    assert warning is not None
+    assert "makes the highest rate 3.5e-07; for a rate of 0.0005 set" in warning
+    assert low_peak(replace(config, learning_rate=1.0), dim=512) is None
+    inverse = ScheduleConfig(kind="inverse_sqrt", warmup=4000)
+    assert low_peak(replace(config, schedule=inverse), dim=512) is None
 
 
 @pytest.mark.parametrize("kind", ["noam", "inverse_sqrt", "constant"])
