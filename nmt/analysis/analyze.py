@@ -38,7 +38,7 @@ from nmt.analysis.word_classes import NullAfterWords, WordClasses
 from nmt.checkpoint.model_directory import LoadedModel
 from nmt.decoding.alignment import Sources
 from nmt.decoding.translator import Translator
-from nmt.errors import DivergedError
+from nmt.errors import DataError, DivergedError
 from nmt.model.observe import Observer, Site, learned_parameters
 from nmt.model.summary import summarize
 
@@ -104,6 +104,10 @@ def analyze_model(
     for done in observation.run(text.read()):
         skipped += not done
         advance(1)
+    if skipped == text.count:
+        raise DataError(
+            f"all {text.count} pairs have more subwords on a side than --max-length allows"
+        )
     if observation.non_finite:
         raise DivergedError(non_finite_message(loaded.path, observation.non_finite))
     statistics = observation.summary()

@@ -139,9 +139,9 @@ class LinkInformation:
 
     def scores(self) -> Rates:
         """[L, H + 1, 2] nats per target word; higher is better."""
-        if not self.sources:
-            return np.zeros(self.grid.shape)
         total = sum(len(words) for words in self.targets)
+        if total == 0:
+            return np.zeros(self.grid.shape)
         values = [
             float(self._values(sources).sum() / total)
             for sources in np.concatenate(self.sources, axis=1)

@@ -16,6 +16,7 @@ from nmt.cli.arguments import (
     add_outside_kinds,
     add_precision,
     add_ray,
+    check_outputs,
     check_ray_device,
     devices,
     given_fields,
@@ -159,10 +160,10 @@ def check(arguments: argparse.Namespace) -> None:
         arguments.layer is not None or arguments.head is not None or arguments.unshifted
     ):
         raise UserError("--layer, --head and --unshifted choose alignments: give --alignments FILE")
-    outputs = [arguments.output, arguments.alignments, arguments.attention]
-    named = [path.absolute() for path in outputs if path is not None]
-    if len(set(named)) < len(named):
-        raise UserError("--output, --alignments and --attention: expected different files")
+    check_outputs(
+        [arguments.output, arguments.alignments, arguments.attention],
+        [arguments.input, arguments.prefix, arguments.score_only],
+    )
 
 
 def check_ray(arguments: argparse.Namespace) -> None:

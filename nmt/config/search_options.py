@@ -5,6 +5,7 @@ its flags, help and limits from the fields here.
 """
 
 import math
+import sys
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal
 
@@ -113,7 +114,10 @@ class DecodeConfig:
     def divisor(self, length: int) -> float:
         """The divisor of the log probability of an output of this length (with the end token)."""
         base = float(length) if self.normalization == "length" else (5.0 + length) / 6.0
-        return float(base**self.length_penalty)
+        try:
+            return max(float(base**self.length_penalty), sys.float_info.min)
+        except OverflowError:
+            return math.inf
 
 
 @dataclass(frozen=True)

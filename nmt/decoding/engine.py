@@ -10,6 +10,7 @@ Shapes: B sentences, K hypotheses per sentence, R rows, D width, V vocabulary, L
 
 import ctypes
 import math
+import threading
 from array import array
 from collections.abc import Iterable, Sequence
 from ctypes import c_void_p
@@ -90,7 +91,7 @@ class ModelStructures:
 
     def numbers(self, name: str, size: int) -> int:
         """The address of the numbers [size] of this name."""
-        return self.keep(np.ascontiguousarray(self.named(name)), (size,))
+        return self.keep(np.ascontiguousarray(in_memory(self.named(name))), (size,))
 
     def optional(self, name: str, size: int) -> int | None:
         """The address of the numbers [size] of this name, None where the model has none."""
@@ -195,6 +196,11 @@ class ModelStructures:
         return stack
 
 
+def in_memory(array: Array) -> Array:
+    """The array, or a copy if it is a view of a file, which may be overwritten or cut later."""
+    return array if array.flags.writeable else array.copy()
+
+
 def pad(weight: Array, outputs: int, inputs: int) -> Array:
     """A weight with zeros up to this size."""
     room = ((0, outputs - weight.shape[0]), (0, inputs - weight.shape[1]))
@@ -202,30 +208,39 @@ def pad(weight: Array, outputs: int, inputs: int) -> Array:
 
 
 class EmbeddedInput:
-    """The embeddings of one side, and as many positions as were asked for."""
+    """The embeddings of one side, and as many positions as were asked for.
+
+    Several threads may translate with it: a structure never changes once it was given out, and the
+    tables that it may point to are kept.
+    """
 
     def __init__(self, embedding: Array, positions: Array, settings: PackedSettings) -> None:
         if embedding.ndim != 2 or embedding.shape[1] != settings.dim:
             raise ValueError(f"expected embeddings {settings.dim} wide, got {embedding.shape}")
         self.settings = settings
-        self.embedding, self.positions = np.ascontiguousarray(embedding), positions
-        self.fields = interface.TokenInput(
-            vocabulary=len(embedding),
+        self.embedding = np.ascontiguousarray(embedding)
+        self.tables = [positions]
+        self.fields = self._fields(positions)
+        self.lock = threading.Lock()
+
+    def _fields(self, positions: Array) -> interface.TokenInput:
+        return interface.TokenInput(
+            vocabulary=len(self.embedding),
             num_positions=len(positions),
-            scale=settings.embedding_scale,
+            scale=self.settings.embedding_scale,
             embedding=address(self.embedding),
-            positions=address(positions, (len(positions), settings.dim)),
+            positions=address(positions, (len(positions), self.settings.dim)),
         )
 
     def at_least(self, count: int) -> interface.TokenInput:
         """The structure that the kernels read, with at least this many positions."""
-        if count > len(self.positions):
-            end = 1 << (count - 1).bit_length()
-            more = sinusoids(len(self.positions), end, self.settings)
-            self.positions = np.concatenate([self.positions, more])
-            self.fields.positions = address(self.positions)
-            self.fields.num_positions = end
-        return self.fields
+        with self.lock:
+            known = self.tables[-1]
+            if count > len(known):
+                more = sinusoids(len(known), 1 << (count - 1).bit_length(), self.settings)
+                self.tables.append(np.concatenate([known, more]))
+                self.fields = self._fields(self.tables[-1])
+            return self.fields
 
 
 class Engine:
@@ -238,8 +253,9 @@ class Engine:
         self.layout = layout = ModelStructures(kernels, model)
         self.encoder = layout.stack("encoder", settings.encoder_layers)
         self.decoder = layout.stack("decoder", settings.decoder_layers)
-        target, positions = layout.named("target_embedding"), layout.named("positions")
-        source = model.arrays.get("source_embedding", target)
+        target = in_memory(layout.named("target_embedding"))
+        positions = in_memory(layout.named("positions"))
+        source = in_memory(model.arrays.get("source_embedding", target))
         self.source_input = EmbeddedInput(source, positions, settings)
         self.target_input = EmbeddedInput(target, positions, settings)
         tied = "output.weight" not in model.arrays and not settings.int8

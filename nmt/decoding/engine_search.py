@@ -6,7 +6,6 @@ sentences that are over removed in C. Imports no torch.
 Shapes: B sentences, K hypotheses per sentence (the beam), N wanted results, V vocabulary.
 """
 
-import contextlib
 import ctypes
 import math
 from array import array
@@ -46,11 +45,7 @@ def search_refusal(engine: Engine, options: SearchOptions) -> str | None:
 def divisors(normalization: Normalization, power: float, size: int) -> "array[float]":
     """The divisors of log probabilities by length, up to `size`; that of length 0 is not used."""
     options = DecodeConfig(normalization=normalization, length_penalty=power)
-    found = array("d", [math.inf]) * size
-    with contextlib.suppress(OverflowError):  # those that follow are infinite, too
-        for length in range(1, size):
-            found[length] = options.divisor(length)
-    return found
+    return array("d", [math.inf, *map(options.divisor, range(1, size))])
 
 
 class Rules:

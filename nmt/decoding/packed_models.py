@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nmt.checkpoint.packed import is_packed
+from nmt.config.limits import MAX_PROCESSES
 from nmt.config.search_options import DecodeConfig, SearchOptions
 from nmt.data.codec import Codec
 from nmt.decoding.alignment import Attention
@@ -152,6 +153,8 @@ def load_packed(
 def default_threads() -> int:
     """OMP_NUM_THREADS, or the cores that this process may use."""
     given = os.environ.get("OMP_NUM_THREADS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if given.isdecimal() and len(given) < 10 and int(given) > 0:
+        return min(int(given), MAX_PROCESSES)
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return min(cores, MAX_PROCESSES)

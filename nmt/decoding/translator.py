@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from nmt.checkpoint.packed import is_packed
+from nmt.config.limits import MAX_POSITIONS
 from nmt.config.search_options import DecodeConfig, SearchOptions
 from nmt.data.vocabulary import EOS
 from nmt.decoding.alignment import AlignmentHead, Attention
@@ -30,6 +31,7 @@ from nmt.decoding.translation import (
     Sentence,
     Translation,
 )
+from nmt.errors import DataError
 
 if TYPE_CHECKING:
     from nmt.data.codec import Codec
@@ -254,6 +256,11 @@ class Translator:
                 ids = [*ids[:limit], EOS]
             sources.append(ids)
         prefix = self.models.codecs[0].target.encode(line.prefix)[:-1] if line.prefix else []
+        if len(prefix) > MAX_POSITIONS:
+            raise DataError(
+                f"prefix of line {line.number + 1}: expected at most {MAX_POSITIONS:,} subwords, "
+                f"got {len(prefix):,}"
+            )
         return Sentence(line, tuple(sources), prefix, num_dropped)
 
     def _blank(self, details: Details, *, count: int = 1) -> Translation:

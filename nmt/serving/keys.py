@@ -93,7 +93,9 @@ def read_key(fields: Sequence[str], place: str) -> Key:
         raise DataError(f"{place}: expected a key of at least {LEAST_LENGTH} characters")
     rate = None
     if len(fields) == 3:
-        if not fields[2].isdecimal() or not 1 <= int(fields[2]) <= MAX_RATE:
+        digits = len(str(MAX_RATE))
+        is_short = fields[2].isdecimal() and len(fields[2]) <= digits
+        if not is_short or not 1 <= int(fields[2]) <= MAX_RATE:
             raise DataError(f"{expected}, with 1 to {MAX_RATE:,} requests")
         rate = int(fields[2])
     digest = hashlib.sha256(fields[1].encode()).digest()

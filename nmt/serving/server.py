@@ -78,7 +78,7 @@ class TranslationServer:
             ws="none",
             server_header=False,
             root_path=settings.root_path,
-            limit_concurrency=limits.max_connections,
+            limit_concurrency=limits.max_connections + 1,  # the one that is refused counts, too
             timeout_graceful_shutdown=int(2 * limits.max_seconds) + 1,
         )
         self.server = UvicornServer(config)
@@ -185,10 +185,9 @@ def open_socket(host: str, port: int, *, has_keys: bool) -> socket.socket:
         opened = socket.socket(family, kind, protocol)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(address)
-    except OSError as error:
-        raise UserError(
-            f"--host {host} --port {port}: {error.strerror or error}; give another one"
-        ) from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host, such as `a..b`
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--host {host} --port {port}: {reason}; give another one") from error
     return opened
 
 

@@ -238,6 +238,22 @@ def test_foreign_files_are_never_touched(
     assert content(tmp_path)["out/mine.png"] == content(tmp_path)["thesis.tex"] == b"precious"
 
 
+def test_text_without_words_to_measure(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Pairs that are all too long are an error; blank ones have measures that are numbers."""
+    for name, text in (("long", "the old man\n" * 2), ("blank", "\n\n")):
+        (tmp_path / name).write_text(text)
+    given = ["--model", str(folder / "rela-g"), "--output", str(tmp_path / "out")]
+    long, blank = ([f"--{side}={tmp_path / name}" for side in ("source", "target")]
+                   for name in ("long", "blank"))  # fmt: skip
+    assert analyze.main([*given, *long, "--max-length=1"]) == 2
+    assert "all 2 pairs have more subwords on a side than --max-length" in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert analyze.main([*given, *blank]) == 0
+    assert "NaN" not in (tmp_path / "out" / "analysis.json").read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

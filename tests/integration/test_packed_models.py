@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,10 @@ from nmt.cli.align import main as align
 from nmt.cli.export import main as export
 from nmt.cli.translate import main as translate
 from nmt.config.config import AttentionTypesConfig, SublayerAttentionConfig
+from nmt.config.limits import MAX_PROCESSES
 from nmt.decoding.packed_directory import ARRAYS
-from nmt.decoding.translator import Translator
+from nmt.decoding.packed_models import default_threads
+from nmt.decoding.translator import Translation, Translator
 from nmt.ops.environment import force_backend
 from nmt.ops.native import library
 from nmt.storage.arrays import ArrayFile
@@ -187,6 +191,46 @@ def test_the_command_writes_the_same_bytes_without_torch(
         ["--model", str(packed), *options, "--workers", "2", "--output", str(by_workers)]
     ) == 0  # fmt: skip
     assert by_workers.read_bytes() == expected.read_bytes()
+
+
+def test_a_loaded_model_does_not_depend_on_its_file(packed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(packed, copy)
+    expected = Translator.load(packed).translate(LINES)
+    translator = Translator.load(copy)
+    (copy / ARRAYS).write_bytes(b"")
+    assert translator.translate(LINES) == expected
+
+
+def test_threads_may_share_a_translator(packed: Path) -> None:
+    """Also while its table of positions grows."""
+    sizes = [600, 700, 1100, 1300] * 2
+
+    def long_output(translator: Translator, size: int) -> list[Translation]:
+        lengths = {"min_length": size, "max_length": size}
+        return translator.translate(["the old man"], beam=1, **lengths)
+
+    expected = [long_output(Translator.load(packed), size) for size in sizes]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(3):
+            shared = Translator.load(packed, threads=1)
+            with ThreadPoolExecutor(len(sizes)) as pool:
+                assert list(pool.map(partial(long_output, shared), sizes)) == expected
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_any_number_of_threads_in_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    default = default_threads()
+    assert 1 <= default <= MAX_PROCESSES
+    for given, expected in (("3", 3), ("2000", MAX_PROCESSES), ("0", default), ("x", default)):
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+        assert default_threads() == expected
+    monkeypatch.setenv("OMP_NUM_THREADS", "9" * 5000)
+    assert default_threads() == default
 
 
 def test_a_packed_model_is_small_and_the_same_whenever_it_is_written(

@@ -367,6 +367,7 @@ def test_mistakes_are_one_line(
         for code, message, options in (
             (2, f"--port {port}: Address already in use", ["--model", model, "--port", port]),
             (2, "others can reach this address", ["--model", model, "--host=0.0.0.0"]),
+            (2, "--host a..b --port 0: ", ["--model", model, "--host=a..b"]),
             (2, "there is another model softmax; give NAME=DIR", ["--model", model] * 2),
             (2, f"{keys}:1: expected a key of at least", ["--model", model, "--keys", str(keys)]),
             (2, "give NAME=DIR, with a name of letters", ["--model", f"{model}/a b"]),

@@ -426,7 +426,12 @@ def test_a_failed_line_has_no_score(broken: Path, tmp_path: Path) -> None:
         (["--layer", "0"], "--alignments"),
         (["--attention", "weights.txt"], ".npz or .jsonl"),
         (["--input", "no-such-file"], "no-such-file"),
-        (["--output", "same", "--alignments", "same"], "different files"),
+        (["--output", "same", "--alignments", "same"], "is also another file of this command"),
+        (["--output", "x/../same", "--alignments", "same"], "is also another file"),
+        (["--output", "source"], "is also another file"),
+        (["--alignments", "source"], "is also another file"),
+        (["--prefix", "same", "--output", "same"], "is also another file"),
+        (["--score-only", "same", "--output", "same"], "is also another file"),
         (["--score-only", "x", "--scores"], "--score-only"),
     ],
 )

@@ -119,6 +119,12 @@ def exhaustive(
     return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
 
+def test_length_penalties_of_any_size_divide() -> None:
+    large = SearchOptions(length_penalty=100.0, normalization="length")
+    assert large.divisor(3000) == INF
+    assert SearchOptions(length_penalty=-100.0, normalization="length").divisor(3000) > 0.0
+
+
 def test_greedy_follows_the_best_token_although_another_path_is_better() -> None:
     table = {
         (): logs(0, 0, 0.6, 0.4),

@@ -36,6 +36,7 @@ def test_a_key_gives_the_name_of_its_client_and_is_refilled(tmp_path: Path) -> N
         (f"a {KEY}\na {KEY}\n", ":2: there is another key of the name a"),
         (f"a {KEY} 0\n", "1 to 1,000,000 requests"),
         (f"a {KEY} ten\n", "1 to 1,000,000 requests"),
+        (f"a {KEY} {'9' * 5000}\n", "1 to 1,000,000 requests"),
         ("a short\n", "at least 16 characters"),
     ],
 )
