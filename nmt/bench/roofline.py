@@ -4,9 +4,10 @@
 on fake tensors. `predict` turns such a row into seconds on a GPU by published rates:
 
     products  = max(FLOP / (PRODUCT_SHARE rate), bytes / (BANDWIDTH_SHARE bandwidth))
+    fused     = max(FLOP / (PRODUCT_SHARE rate), bytes in L2 / (BANDWIDTH_SHARE L2 bandwidth))
     attention = FLOP / (ATTENTION_SHARE rate) + vector FLOP / (VECTOR_SHARE float32 rate)
     others    = bytes / (BANDWIDTH_SHARE bandwidth)
-    device    = products + attention + others + launches LAUNCH_GAP
+    device    = products + fused + attention + others + launches LAUNCH_GAP
     seconds   = max(device, launches HOST_LAUNCH) + synchronisations SYNCHRONISATION
 
 The shares are what large products, fused attention and elementwise kernels usually reach. Read a
@@ -24,6 +25,7 @@ PRODUCT_SHARE = 0.6  # of the peak rate that products of a few thousand rows rea
 ATTENTION_SHARE = 0.2  # of the peak rate in the small products of fused attention
 VECTOR_SHARE = 0.3  # of the peak rate outside of products; exponentials make it small
 BANDWIDTH_SHARE = 0.8
+CACHE_RATIO = 4.6  # bandwidth of L2 to that of memory: an A100 reads 5,120 bytes of it per cycle
 LAUNCH_GAP = 1e-6  # seconds between two kernels on the device
 HOST_LAUNCH = 6e-6  # seconds of Python, autograd and driver for each launch
 SYNCHRONISATION = 30e-6  # seconds: the way there and back, and the device without work
@@ -94,6 +96,8 @@ class WorkCounts:
     synchronisations: int  # in which the host waits for the device
     product_flops: int
     product_bytes: int
+    fused_flops: int  # of our products that norm their output in the same launch
+    cache_bytes: int  # that these read and write in the L2 cache
     attention_flops: int
     vector_flops: int  # of fused attention outside of products
     other_bytes: int
@@ -132,9 +136,13 @@ def predict(counts: WorkCounts, gpu: Gpu = REFERENCE_GPU) -> Prediction:
     rate = gpu.product_rate(counts.precision)
     bandwidth = BANDWIDTH_SHARE * gpu.bandwidth
     products = max(counts.product_flops / (PRODUCT_SHARE * rate), counts.product_bytes / bandwidth)
+    fused = max(
+        counts.fused_flops / (PRODUCT_SHARE * rate), counts.cache_bytes / (CACHE_RATIO * bandwidth)
+    )
     attention = counts.attention_flops / (ATTENTION_SHARE * rate)
     attention += counts.vector_flops / (VECTOR_SHARE * gpu.float32_flops)
-    device = products + attention + counts.other_bytes / bandwidth + counts.launches * LAUNCH_GAP
+    device = products + fused + attention + counts.other_bytes / bandwidth
+    device += counts.launches * LAUNCH_GAP
     host = counts.launches * HOST_LAUNCH
     seconds = max(device, host) + counts.synchronisations * SYNCHRONISATION
     return Prediction(seconds, device, host, counts.tokens / seconds)

@@ -20,7 +20,7 @@ from nmt.model.linear import Linear
 from nmt.model.norms import HeadNorm
 from nmt.ops.attention import attention, cached_attention, growing_attention
 from nmt.ops.attention_call import AttentionCall, Past
-from nmt.ops.half_linear import SublayerOutput, end_sublayer
+from nmt.ops.half_linear import LastLayer, SublayerOutput, end_sublayer, leaves_layer
 from nmt.ops.masking import InPlaceMask
 
 
@@ -135,19 +135,27 @@ class AttentionCore(nn.Module):
         return self.finish(attention(call, projections, visible, self.weights.values()))
 
     def attend_past(self, query_key_value: Tensor, past: Past) -> Tensor:
-        """[B, W, D] for projections [B, W, 3 D] of a new position, which join the past."""
+        """[B, W, D] for projections [B, W, 3 D] of a new position, which join the past.
+
+        `end` norms the heads.
+        """
         call = self.call(past.mask.visible)
-        return self.finish(growing_attention(call, query_key_value, past, self.weights.values()))
+        return growing_attention(call, query_key_value, past, self.weights.values())
 
     def attend(self, query: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> Tensor:
         """[B, Q, D] for queries [B, H, Q, Dh] and a memory projected before: while decoding.
 
-        The mask's `visible` is broadcastable to [B, H, Q, K].
+        The mask's `visible` is broadcastable to [B, H, Q, K]. `end` norms the heads.
         """
         call = self.call(None if mask is None else mask.visible)
-        return self.finish(
-            cached_attention(call, query, memory.key, memory.value, mask, self.weights.values())
-        )
+        return cached_attention(call, query, memory.key, memory.value, mask, self.weights.values())
+
+    def end(self, layer: nn.Module, concatenated: Tensor) -> SublayerOutput:
+        """The end of a sublayer while decoding: the kind's norm and the last layer."""
+        if self.training or not leaves_layer(layer, concatenated):
+            return end_sublayer(layer, self.finish(concatenated))
+        norm = None if self.norm is None else self.norm.arguments
+        return SublayerOutput(concatenated, None, LastLayer(layer, norm))
 
     def call(self, visible: Tensor | None, *, causal: bool = False) -> AttentionCall:
         """The arguments of the attention operation that are not tensors."""
@@ -198,11 +206,11 @@ class SelfAttention(nn.Module):
 
     def attend(self, query: Tensor, memory: KeyValue, mask: InPlaceMask | None) -> SublayerOutput:
         """[B, Q, D] for queries and a memory that are projected."""
-        return end_sublayer(self.output, self.core.attend(query, memory, mask))
+        return self.core.end(self.output, self.core.attend(query, memory, mask))
 
     def attend_past(self, x: Tensor, past: Past) -> SublayerOutput:
         """[B, W, D] for the newest position x [B, W, D], which attends to all so far."""
-        return end_sublayer(self.output, self.core.attend_past(self.query_key_value(x), past))
+        return self.core.end(self.output, self.core.attend_past(self.query_key_value(x), past))
 
     def forward(self, x: Tensor, visible: Tensor | None, *, causal: bool = False) -> SublayerOutput:
         """[B, T, D] for x [B, T, D]; `causal` says that `visible` hides only later positions."""
@@ -235,7 +243,7 @@ class CrossAttention(nn.Module):
         """[B, Q, D] for x [B, Q, D] and a memory that is projected."""
         batch, length, _ = x.shape
         query = self.query(x).view(batch, length, self.core.heads, -1).transpose(1, 2)
-        return end_sublayer(self.output, self.core.attend(query, memory, mask))
+        return self.core.end(self.output, self.core.attend(query, memory, mask))
 
     def forward(self, x: Tensor, key_value: Tensor, visible: Tensor | None) -> SublayerOutput:
         """[B, Q, D] for x [B, Q, D] and the keys and values [B, K, 2 D] of a memory."""

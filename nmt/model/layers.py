@@ -10,9 +10,16 @@ from torch import Tensor, nn
 from nmt.config.config import AttentionConfig, ModelConfig
 from nmt.model.attention import CrossAttention, SelfAttention
 from nmt.model.dropout import Dropout
-from nmt.ops.half_linear import HalfPrecisionLayer, SublayerOutput, leaves_bias
+from nmt.ops.half_linear import (
+    HalfPrecisionLayer,
+    LastLayer,
+    SublayerOutput,
+    leaves_bias,
+    leaves_layer,
+)
 from nmt.ops.linear import feed_forward
 from nmt.ops.residual import ResidualStream, add_norm
+from nmt.ops.sublayer_end import apply_last, layer_norm_end
 
 
 class Residual(nn.Module):
@@ -29,12 +36,16 @@ class Residual(nn.Module):
     ) -> ResidualStream:
         if not self.is_pre:
             return self.add_and_norm(stream.exact, sublayer(stream.rounded))
-        output, bias = sublayer(self.norm(stream.exact))
-        output = output if bias is None else output + bias
-        return ResidualStream.of(self.dropout.add(stream.exact, output))
+        output = sublayer(self.norm(stream.exact))
+        x = output.x if output.last is None else apply_last(output.x, output.last)
+        x = x if output.bias is None else x + output.bias
+        return ResidualStream.of(self.dropout.add(stream.exact, x))
 
     def add_and_norm(self, residual: Tensor, output: SublayerOutput) -> ResidualStream:
         """The norm of the residual plus a sublayer's output after dropout."""
+        if output.last is not None:
+            assert self.dropout.active_rate == 0.0
+            return layer_norm_end(residual, output.x, output.last, self.norm)
         return add_norm(
             residual,
             output.x,
@@ -58,16 +69,27 @@ class FeedForward(nn.Module):
         self.output = HalfPrecisionLayer(config.feed_forward_dim, config.dim)
 
     def forward(self, x: Tensor) -> SublayerOutput:
-        bias_is_left = leaves_bias(self.output, x)
+        bias_is_left, layer_is_left = leaves_bias(self.output, x), self.leaves_output(x)
+        last: Callable[[Tensor], Tensor] = self.output
+        if layer_is_left:
+            last = nn.Identity()
+        elif bias_is_left:
+            last = self.output.multiply
         output = feed_forward(
             x,
             self.input,
-            self.output.multiply if bias_is_left else self.output,
+            last,
             activation=self.activation,
             rate=self.dropout.active_rate,
             training=self.training,
         )
+        if layer_is_left:
+            return SublayerOutput(output, None, LastLayer(self.output, None))
         return SublayerOutput(output, self.output.bias if bias_is_left else None)
+
+    def leaves_output(self, x: Tensor) -> bool:
+        """Whether the second layer is left to the residual connection."""
+        return not self.training and leaves_layer(self.output, x)
 
 
 class EncoderLayer(nn.Module):

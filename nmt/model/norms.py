@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.config.attention_kinds import JoinedHeadsNorm
-from nmt.ops.head_norm import head_norm
+from nmt.ops.head_norm import HeadNormArguments, head_norm
 
 
 class HeadNorm(nn.Module):
@@ -37,7 +37,12 @@ class HeadNorm(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """[..., D] in the type of z, computed in at least float32."""
-        return head_norm(z, self.gain, self.gate, self.norm)
+        return head_norm(z, *self.arguments)
+
+    @property
+    def arguments(self) -> HeadNormArguments:
+        """The gain, the gate and the norm."""
+        return HeadNormArguments(self.gain, self.gate, self.norm)
 
     def extra_repr(self) -> str:
         return f"{self.dim}, norm={self.norm}, gate={self.gate is not None}"

@@ -7,7 +7,7 @@ precision, which takes half the memory traffic. N rows, D width, F width inside.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +16,28 @@ from nmt.ops import cuda
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.dropout import draw_mask, keep_scale
 from nmt.ops.half_product import product
+from nmt.ops.head_norm import HeadNormArguments
 from nmt.ops.kernels import missing_kernels
 from nmt.ops.native import bfloat16
 from nmt.ops.shared_vectors import shared
 
 
+class LastLayer(NamedTuple):
+    """The layer that ends a sublayer, and the norm of the heads before it, if there is one."""
+
+    layer: nn.Linear
+    head_norm: HeadNormArguments | None
+
+
 class SublayerOutput(NamedTuple):
-    """The output [..., D] of a sublayer, and a bias [D] that is still to be added, or None."""
+    """The output [..., D] of a sublayer, and what its residual connection has yet to do.
+
+    That is a bias [D] to add, or the last layer, of which x is the input then.
+    """
 
     x: Tensor
     bias: Tensor | None
+    last: LastLayer | None = None
 
 
 class HalfPrecisionLayer(nn.Linear):
@@ -56,6 +68,17 @@ def leaves_bias(layer: nn.Module, x: Tensor) -> bool:
     That has the gradient of the bias at hand. It is so in half precision on a GPU.
     """
     return isinstance(layer, HalfPrecisionLayer) and layer.half_weight is not None and x.is_cuda
+
+
+def leaves_layer(layer: nn.Module, x: Tensor) -> TypeGuard[nn.Linear]:
+    """Whether a sublayer leaves its last layer to the residual connection.
+
+    That can norm the output in the same launch. It is so without gradients on a GPU, in one type.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not isinstance(layer, nn.Linear):
+        return False
+    half = isinstance(layer, HalfPrecisionLayer) and layer.half_weight is not None
+    return not half and cuda.triton_refusal(x) is None
 
 
 def end_sublayer(layer: nn.Module, x: Tensor) -> SublayerOutput:

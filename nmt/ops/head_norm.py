@@ -19,6 +19,14 @@ EPSILON = 1e-8  # under the root, as the authors' code has it
 NormName = Literal["rms", "layer", "none"]
 
 
+class HeadNormArguments(NamedTuple):
+    """The arguments of `head_norm` besides the heads: gain [D], gate [D] and the norm."""
+
+    gain: Tensor | None
+    gate: Tensor | None
+    norm: NormName
+
+
 def head_norm_reference(
     z: Tensor, gain: Tensor | None, gate: Tensor | None, norm: NormName
 ) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from fake_cuda import device
-from fake_cuda.recorder import PRODUCTS, Recorder
+from fake_cuda.recorder import FUSED_INPUTS, PRODUCTS, Recorder
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -51,7 +51,7 @@ class Task:
 
     def counts(self, recorder: Recorder) -> WorkCounts:
         """The row of the table for what was recorded."""
-        product_bytes = sum(recorder.bytes[name] for name in PRODUCTS)
+        product_bytes = sum(recorder.bytes[name] for name in (*PRODUCTS, FUSED_INPUTS))
         return WorkCounts(
             self.work,
             self.kind,
@@ -63,6 +63,8 @@ class Task:
             synchronisations=sum(recorder.synchronisations.values()),
             product_flops=recorder.product_flops,
             product_bytes=product_bytes,
+            fused_flops=recorder.fused_flops,
+            cache_bytes=recorder.cache_bytes,
             attention_flops=recorder.attention_flops,
             vector_flops=recorder.vector_flops,
             other_bytes=sum(recorder.bytes.values()) - product_bytes,

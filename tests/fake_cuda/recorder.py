@@ -44,6 +44,7 @@ TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 NUMBERS_PER_LAUNCH = 320 * 65536
 GATHERING = ("embedding", "index", "index_select", "gather")  # read what they write, no more
 PRODUCTS = ("mm", "addmm", "_addmm_activation", "bmm", "baddbmm")
+FUSED_INPUTS = "inputs of fused products"  # which are read while others are multiplied
 ATTENTION = {  # multiples of queries x keys x width in the products of fused attention
     "_scaled_dot_product_efficient_attention": 4,
     "_scaled_dot_product_efficient_attention_backward": 10,
@@ -144,6 +145,8 @@ class Recorder(TorchDispatchMode):
         self.bytes: Counter[str] = Counter()
         self.synchronisations: Counter[str] = Counter()
         self.product_flops = 0
+        self.fused_flops = 0
+        self.cache_bytes = 0
         self.attention_flops = 0
         self.vector_flops = 0
         self.peak = 0
@@ -210,6 +213,7 @@ class Recorder(TorchDispatchMode):
         for counter in (self.launches, self.bytes, self.synchronisations):
             counter.clear()
         self.product_flops = self.attention_flops = self.vector_flops = 0
+        self.fused_flops = self.cache_bytes = 0
         self.peak = self._live
 
     def _launch(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
@@ -218,8 +222,21 @@ class Recorder(TorchDispatchMode):
         if name in PRODUCTS:
             left, right = [x for x in args if isinstance(x, Tensor)][-2:]  # `out` is no factor
             self.product_flops += 2 * left.numel() * right.shape[-1]
+        elif name == "product_norm":
+            self._multiply_and_norm(*inputs[:2])
         elif name in ATTENTION:
             self._attend(name, args, inputs)
+
+    def _multiply_and_norm(self, x: Tensor, weight: Tensor) -> None:
+        """Count a product that norms its output; its sums stay in the L2 cache."""
+        from nmt.ops.triton.products import cache_bytes
+
+        (rows, inputs), outputs = x.shape, len(weight)
+        read = real_bytes(x) + real_bytes(weight)
+        self.bytes["product_norm"] -= read
+        self.bytes[FUSED_INPUTS] += read
+        self.fused_flops += 2 * rows * inputs * outputs
+        self.cache_bytes += cache_bytes(rows, inputs, outputs, x.element_size())
 
     def _attend(self, name: str, args: tuple[Any, ...], inputs: list[Tensor]) -> None:
         """Count the products and the other work of fused attention."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.ops.triton import operators
+from nmt.ops.triton import operators, products
 
 
 def variable(*shape: int) -> torch.Tensor:
@@ -61,6 +61,13 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "add norm without dropout": (
         operators.add_norm,
         (variable(6, 20), variable(6, 20), variable(20), variable(20), None, None, 0.0, 1e-5),
+    ),
+    "product and norms": (
+        products.product_norm,
+        (
+            *(torch.randn(size) for size in ((6, 20), (24, 20), (24,), (6, 24), (24,), (24,))),
+            *(torch.randn(20), torch.randn(20), 1e-5),
+        ),
     ),
     "ReLU": (operators.relu_backward, (torch.randn(6, 20), torch.randn(6, 20))),
     "sums of parts": (operators.sum_parts, ([torch.randn(512, 5), torch.randn(512, 5)],)),

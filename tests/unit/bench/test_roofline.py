@@ -9,6 +9,8 @@ import pytest
 import nmt.bench
 from nmt.bench.kinds import all_kinds
 from nmt.bench.roofline import (
+    BANDWIDTH_SHARE,
+    CACHE_RATIO,
     GPUS,
     HOST_LAUNCH,
     REFERENCE_GPU,
@@ -68,6 +70,17 @@ def test_launches_bound_the_time_of_small_work() -> None:
     assert found.seconds == pytest.approx(1000 * HOST_LAUNCH)
     waiting = predict(replace(small, vector_flops=0, launches=1000, synchronisations=10))
     assert waiting.seconds == pytest.approx(1000 * HOST_LAUNCH + 10 * SYNCHRONISATION)
+
+
+def test_fused_products_take_the_longer_of_their_work_and_their_way_through_the_cache() -> None:
+    step = find_counts("decoding step", "softmax", "float32")
+    assert step is not None
+    assert step.fused_flops > 0
+    base = predict(step).device_seconds
+    assert predict(replace(step, cache_bytes=0)).device_seconds < base
+    longer = predict(replace(step, cache_bytes=2 * step.cache_bytes)).device_seconds - base
+    seconds = step.cache_bytes / (BANDWIDTH_SHARE * CACHE_RATIO * REFERENCE_GPU.bandwidth)
+    assert longer == pytest.approx(seconds)
 
 
 def test_a_gpu_is_found_by_the_name_that_torch_gives_it() -> None:

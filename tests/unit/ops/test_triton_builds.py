@@ -16,6 +16,8 @@ from nmt.ops.triton import (  # noqa: E402
     attention,
     attention_backward_kernels,
     attention_kernels,
+    product_kernels,
+    products,
     rows,
     rows_kernels,
     search_kernels,
@@ -32,7 +34,7 @@ POINTERS |= dict.fromkeys(("SCALE", "GAIN", "GATE", "BIAS", "BETA", "LOSS", "LIK
 POINTERS |= dict.fromkeys(("SUM", "RESIDUAL", "PARAMETERS"), "*fp32")
 POINTERS |= dict.fromkeys(("X_BIAS", "GRAD_X_BIAS"), "*fp32")
 POINTERS |= {f"GRAD_{name}": "*fp32" for name in ("GAIN", "GATE", "BIAS", "BETA", "PARAMETERS")}
-FLOATS = {"scale", "fixed", "keep_scale", "epsilon", "smoothing", "factor"}
+FLOATS = {"scale", "fixed", "keep_scale", "epsilon", "head_epsilon", "smoothing", "factor"}
 
 
 class Build(NamedTuple):
@@ -159,6 +161,35 @@ ROWS = {
 }
 
 
+# Rows, inputs, outputs, type, whether the heads have a norm: tiles of 16, 32 and 64 rows, inputs
+# in one part and in eight, widths that are no power of two.
+PRODUCTS = [
+    (400, 512, 512, "fp32", True),
+    (400, 512, 512, "bf16", True),
+    (400, 2048, 512, "fp32", False),
+    (400, 2048, 512, "bf16", False),
+    (4, 4096, 1024, "fp32", False),
+    (4, 1024, 1024, "bf16", True),
+    (100, 1024, 1024, "fp32", True),
+    (400, 4096, 1024, "bf16", False),
+    (400, 720, 720, "fp32", True),
+]
+
+
+def product_build(rows: int, inputs: int, outputs: int, dtype: str, normed: bool) -> Build:
+    constants = products.kernel_constants(rows, inputs, outputs, 4 if dtype == "fp32" else 2)
+    constants |= {"NORMED": normed, "GATED": normed, "IEEE": False}
+    types = dict.fromkeys(("X", "WEIGHT", "X_BIAS", "RESIDUAL", "GAIN", "BIAS", "Y"), f"*{dtype}")
+    types |= dict.fromkeys(("HEAD_GAIN", "HEAD_GATE", "SUMS", "SQUARES"), "*fp32")
+    types |= {"ARRIVED": "*i32"}
+    run = products.RUN
+    return Build(
+        product_kernels.product_norm_kernel,
+        constants,
+        *(run["num_warps"], run["num_stages"], types, run["maxnreg"]),
+    )
+
+
 def check(build: Build, architecture: int, tmp_path: Path, *, products: bool) -> None:
     compiled = build.compile(architecture)
     path = tmp_path / "kernel.cubin"
@@ -200,3 +231,20 @@ def test_attention(name: str, length: int, architecture: int, form: str, tmp_pat
 )
 def test_rows(name: str, architecture: int, tmp_path: Path) -> None:
     check(ROWS[name], architecture, tmp_path, products=False)
+
+
+@pytest.mark.parametrize("case", PRODUCTS)
+@pytest.mark.parametrize(
+    "architecture", [80, *(pytest.param(x, marks=pytest.mark.slow) for x in ARCHITECTURES[1:])]
+)
+def test_products(case: tuple[int, int, int, str, bool], architecture: int, tmp_path: Path) -> None:
+    check(product_build(*case), architecture, tmp_path, products=True)
+
+
+def test_sums_are_released_before_the_last_program_reads_them() -> None:
+    """A barrier, a counter that releases and acquires, a barrier: as NVIDIA's memory model asks."""
+    ptx = product_build(*PRODUCTS[0]).compile(80).asm["ptx"]
+    order = re.findall(r"bar\.sync|atom\.global\.gpu\.acq_rel\.add|st\.global", ptx)
+    place = order.index("atom.global.gpu.acq_rel.add")
+    assert "st.global" in order[:place]
+    assert order[place - 1] == order[place + 1] == "bar.sync"
