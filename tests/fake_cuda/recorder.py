@@ -56,16 +56,18 @@ ATTENTION = {  # multiples of queries x keys x width in the products of fused at
     "attention_backward": 10,
 }
 # Work per score outside of products: forward, backward by queries, backward by keys, by the number
-# of a mapping. Counted in the code for sm_80 at 257 keys with dropout, an exponential or logarithm
-# as 4 instructions; four steps of Newton's method, eight of top-k's bisection; of branches on a
-# learned alpha, those of an alpha that is not close to 1.
+# of a mapping. Counted in the code for sm_80 with dropout, as the difference between 257 keys and
+# 256, which take one tile less, or in the loop over tiles: operations on floats, and those on
+# integers that are no copies; an exponential or logarithm counts as 4. Four steps of Newton's
+# method, three after the start of a learned alpha, eight of top-k's bisection; of branches on a
+# learned alpha, those of one that is not close to 1.
 VECTOR_FLOPS = {
-    0: (33, 34, 24), 1: (49, 32, 22), 2: (49, 31, 22), 3: (100, 64, 33), 4: (23, 19, 22),
-    9: (89, 36, 26),
+    0: (25, 30, 24), 1: (40, 32, 22), 2: (36, 33, 22), 3: (71, 40, 29), 4: (15, 21, 21),
+    9: (54, 39, 26),
 }  # fmt: skip
 VECTOR_FLOPS_OF_OTHERS = (35, 35, 35)
 VECTOR_FLOPS_OF_TORCH = (32, 32)  # of softmax in one pass, forward and backward
-RANDOM_BITS = 13  # of these, where there is dropout
+RANDOM_BITS = 12  # of these, where there is dropout
 NEWTON_STEPS = 5
 ONE_HEAD = 32  # queries and keys of a head that one program of the backward pass holds
 PAGE = 512  # bytes in which CUDA memory is given out

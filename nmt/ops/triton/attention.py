@@ -102,7 +102,7 @@ def forward_tiles(queries: int, keys: int, width: int, mapping: int) -> Tiles:
 def backward_tiles(queries: int, keys: int, width: int, mapping: int) -> tuple[Tiles, Tiles | None]:
     """Tiles of the backward pass by queries and by keys; None: a whole head is one tile."""
     if queries <= 32 and keys <= 32:
-        return Tiles(power_of_two(queries), power_of_two(keys), 1, 4, 1), None
+        return Tiles(power_of_two(queries), power_of_two(keys), 1, 4, 1, MOST_REGISTERS), None
     by_keys = Tiles(min(power_of_two(queries), 64 if width <= 64 else 32), 32, 0, 4, 2)
     held = triton.cdiv(keys, 64)
     if state_numbers(mapping) == 0:

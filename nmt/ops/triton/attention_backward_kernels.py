@@ -14,10 +14,12 @@ from nmt.ops.triton.tiles import (
     CAUSAL,
     LENGTHS,
     as_operand,
-    dropout_scale,
     end_of_keys,
     find_visible,
+    is_kept,
+    late_factor,
     load_rows,
+    score_gradients,
     store_rows,
 )
 
@@ -45,92 +47,110 @@ def load_state(
 def gradient_tile(
     q, k, v, grad, mask, rows, cols, mask_query, mask_key,
     queries, keys, scale, top, inner, parameter,
-    seed, number, least_kept, keep_scale,
+    seed, number, least_kept,
     MAP: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Of one tile: weights p, slopes g, dropout's factors, and the gradient dp of the weights."""
+    """Of one tile: weights p, slopes g, logarithms, p after dropout, and the gradient dp of p.
+
+    The last two are to be multiplied by dropout's scale.
+    """
     visible = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASK_FORM)
     scores = product(q, tl.trans(k), IEEE) * scale
-    p, g = weigh_visible(scores, visible, top, inner, parameter, MAP, FAST, STATES)
+    p, g, log = weigh_visible(scores, visible, top, inner, parameter, MAP, FAST, STATES)
     dp = product(grad, tl.trans(v), IEEE)
     dropped = p
     if DROPPED:
-        factors = dropout_scale(seed, number, rows, cols, keys, least_kept, keep_scale)
-        dropped = p * factors
-        dp *= factors
-    return p, g, dropped, dp
+        kept = is_kept(seed, number, rows, cols, keys, least_kept)
+        dropped = tl.where(kept, p, 0.0)
+        dp = tl.where(kept, dp, 0.0)
+    return p, g, log, dropped, dp
 
 
 @triton.jit
-def parameter_slope(p, g, parameter, MAP: tl.constexpr, FAST: tl.constexpr):
-    """The derivative [M, N] of weights by the parameter of their head, at a fixed `inner`."""
+def parameter_slope(p, g, log, parameter, MAP: tl.constexpr):
+    """The derivative [M, N] of weights by the parameter of their head, at a fixed `inner`.
+
+    It is to be multiplied by `slope_factor`.
+    """
     if MAP == ENTMAX:
-        return beta_slope(p, g, parameter, FAST)
+        return beta_slope(p, g, log, parameter)
     else:
-        return -g
+        return g
+
+
+@triton.jit
+def slope_factor(parameter, MAP: tl.constexpr):
+    """The factor of all derivatives by a parameter."""
+    if MAP == ENTMAX:
+        return 1.0 / (parameter * parameter)
+    else:
+        return -1.0
 
 
 @triton.jit
 def load_gradient_tile(
     q, K, V, grad, mask, rows, first, mask_query, mask_key, key_step,
-    queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+    queries, keys, scale, top, inner, parameter, seed, number, least_kept,
     DIM: tl.constexpr, WIDTH: tl.constexpr, N: tl.constexpr,
     MAP: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Of the N keys from `first` on: the keys, weights p, slopes g and the gradient dp."""
+    """Of the N keys from `first` on: the keys, weights p, slopes g, logarithms, gradient dp."""
     cols = first + tl.arange(0, N)
     k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
     v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
-    p, g, dropped, dp = gradient_tile(
+    p, g, log, dropped, dp = gradient_tile(
         q, k, v, grad, mask, rows, cols, mask_query, mask_key,
         queries, keys, scale, top, inner, parameter,
-        seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+        seed, number, least_kept, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
     )  # fmt: skip
-    return k, p, g, dp
+    return k, p, g, log, dp
 
 
 @triton.jit
 def gradients_of_held_rows(
     q, K, V, grad, mask, rows, mask_query, mask_key, key_step,
-    queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+    queries, keys, scale, top, inner, parameter, seed, number, least_kept, factor,
     DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     MAP: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr, LEARNED: tl.constexpr,
     TILES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of M queries, the mean [M], and sums of the slopes by the parameter, alone and
-    times dp; slopes and gradients of a row stay in registers between the two passes over it."""
-    mean, total = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
-    slope_sum, slope_dp = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
+    times dp; slopes and gradients of a row stay in registers between the two passes over it.
+
+    Tiles are added up before a row is, since a row is spread over several warps.
+    """
+    mean, total = tl.zeros([M, N], tl.float32), tl.zeros([M, N], tl.float32)
+    slope_sum, slope_dp = tl.zeros([M, N], tl.float32), tl.zeros([M, N], tl.float32)
     grad_q = tl.zeros([M, WIDTH], tl.float32)
     slopes, gradients = (), ()
     for tile in tl.static_range(TILES):
-        k, p, g, dp = load_gradient_tile(
+        k, p, g, log, dp = load_gradient_tile(
             q, K, V, grad, mask, rows, tile * N, mask_query, mask_key, key_step,
-            queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+            queries, keys, scale, top, inner, parameter, seed, number, least_kept,
             DIM, WIDTH, N, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
         )  # fmt: skip
-        total += tl.sum(g, 1)
-        mean += tl.sum(g * dp, 1)
+        total += g
+        mean += g * dp
         if LEARNED:
-            slope = parameter_slope(p, g, parameter, MAP, FAST)
-            slope_sum += tl.sum(slope, 1)
-            slope_dp += tl.sum(slope * dp, 1)
+            slope = parameter_slope(p, g, log, parameter, MAP)
+            slope_sum += slope
+            slope_dp += slope * dp
         slopes, gradients = slopes + (g,), gradients + (dp,)
-    mean /= tl.maximum(total, TINY)
+    mean = tl.sum(mean, 1) / tl.maximum(tl.sum(total, 1), TINY)
     for tile in tl.static_range(TILES):
         k = load_rows(K, tile * N + tl.arange(0, N), key_step, keys, DIM, WIDTH)
-        ds = slopes[tile] * (gradients[tile] - mean[:, None]) * scale
-        grad_q += product(ds.to(k.dtype), k, IEEE)
-    return grad_q, mean, slope_sum, slope_dp
+        ds = score_gradients(slopes[tile], gradients[tile] - mean[:, None], factor, k)
+        grad_q += product(ds, k, IEEE)
+    return grad_q, mean, tl.sum(slope_sum, 1), tl.sum(slope_dp, 1)
 
 
 @triton.jit
 def gradients_of_long_rows(
     q, K, V, grad, mask, rows, mask_query, mask_key, key_step,
-    queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+    queries, keys, scale, top, inner, parameter, seed, number, least_kept, factor,
     DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     MAP: tl.constexpr, MASK_FORM: tl.constexpr, DROPPED: tl.constexpr,
     IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr, LEARNED: tl.constexpr,
@@ -142,25 +162,25 @@ def gradients_of_long_rows(
     end = end_of_keys(rows, keys, MASK_FORM)
     if STATES > 0:
         for first in range(0, end, N):
-            k, p, g, dp = load_gradient_tile(
+            k, p, g, log, dp = load_gradient_tile(
                 q, K, V, grad, mask, rows, first, mask_query, mask_key, key_step,
-                queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+                queries, keys, scale, top, inner, parameter, seed, number, least_kept,
                 DIM, WIDTH, N, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
             )  # fmt: skip
             total += tl.sum(g, 1)
             mean += tl.sum(g * dp, 1)
         mean /= tl.maximum(total, TINY)
     for first in range(0, end, N):
-        k, p, g, dp = load_gradient_tile(
+        k, p, g, log, dp = load_gradient_tile(
             q, K, V, grad, mask, rows, first, mask_query, mask_key, key_step,
-            queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+            queries, keys, scale, top, inner, parameter, seed, number, least_kept,
             DIM, WIDTH, N, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
         )  # fmt: skip
         if LEARNED:
-            slope = parameter_slope(p, g, parameter, MAP, FAST)
+            slope = parameter_slope(p, g, log, parameter, MAP)
             slope_sum += tl.sum(slope, 1)
             slope_dp += tl.sum(slope * dp, 1)
-        grad_q += product((g * (dp - mean[:, None]) * scale).to(k.dtype), k, IEEE)
+        grad_q += product(score_gradients(g, dp - mean[:, None], factor, k), k, IEEE)
     return grad_q, mean, slope_sum, slope_dp
 
 
@@ -192,24 +212,27 @@ def backward_queries_kernel(
     seed = 0
     if DROPPED:
         seed = tl.load(SEED)
+    factor = scale * keep_scale  # of all gradients of scores
     if TILES > 0:
         grad_q, mean, slope_sum, slope_dp = gradients_of_held_rows(
             q, K, V, grad, mask, rows, mask_query, mask_key, key_step,
-            queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+            queries, keys, scale, top, inner, parameter, seed, number, least_kept, factor,
             DIM, WIDTH, M, N, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES, LEARNED, TILES,
         )  # fmt: skip
     else:
         grad_q, mean, slope_sum, slope_dp = gradients_of_long_rows(
             q, K, V, grad, mask, rows, mask_query, mask_key, key_step,
-            queries, keys, scale, top, inner, parameter, seed, number, least_kept, keep_scale,
+            queries, keys, scale, top, inner, parameter, seed, number, least_kept, factor,
             DIM, WIDTH, M, N, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES, LEARNED,
         )  # fmt: skip
+    grad_q *= late_factor(factor, q)
     store_rows(GRAD_Q + query_place, rows, query_step, queries, grad_q, DIM, WIDTH)
     if STATES > 0:
         tl.store(MEAN + number.to(tl.int64) * queries + rows, mean, rows < queries)
     if LEARNED:
         place = number.to(tl.int64) * tl.num_programs(0) + block
-        tl.store(GRAD_PARAMETERS + place, tl.sum(slope_dp - mean * slope_sum, 0))
+        total = tl.sum(slope_dp - mean * slope_sum, 0)
+        tl.store(GRAD_PARAMETERS + place, total * slope_factor(parameter, MAP) * keep_scale)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -254,15 +277,17 @@ def backward_keys_kernel(
         if STATES > 0:
             place = number.to(tl.int64) * queries + rows
             mean = tl.load(MEAN + place, rows < queries, other=0.0)
-        p, g, dropped, dp = gradient_tile(
+        p, g, _, dropped, dp = gradient_tile(
             q, k, v, grad, mask, rows, cols, mask_query, mask_key,
             queries, keys, scale, top, inner, described,
-            seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+            seed, number, least_kept, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
         )  # fmt: skip
         grad_v += product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
-        grad_k += product(tl.trans((g * (dp - mean[:, None]) * scale).to(q.dtype)), q, IEEE)
+        ds = score_gradients(g, dp - mean[:, None], scale * keep_scale, k)
+        grad_k += product(tl.trans(ds), q, IEEE)
+    grad_k *= late_factor(scale * keep_scale, k)
     store_rows(GRAD_K, cols, grad_step, keys, grad_k, DIM, WIDTH)
-    store_rows(GRAD_V, cols, grad_step, keys, grad_v, DIM, WIDTH)
+    store_rows(GRAD_V, cols, grad_step, keys, grad_v * keep_scale, DIM, WIDTH)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -294,22 +319,24 @@ def backward_short_kernel(
     seed = 0
     if DROPPED:
         seed = tl.load(SEED)
-    p, g, dropped, dp = gradient_tile(
+    p, g, log, dropped, dp = gradient_tile(
         q, k, v, grad, mask, rows, cols, mask_query, mask_key,
         queries, keys, scale, top, inner, parameter,
-        seed, number, least_kept, keep_scale, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
+        seed, number, least_kept, MAP, MASK_FORM, DROPPED, IEEE, FAST, STATES,
     )  # fmt: skip
     grad_v = product(tl.trans(as_operand(dropped, grad)), grad, IEEE)
     grad_place = batch * grad_batch + head * DIM
-    store_rows(GRAD_V + grad_place, cols, grad_step, keys, grad_v, DIM, WIDTH)
+    store_rows(GRAD_V + grad_place, cols, grad_step, keys, grad_v * keep_scale, DIM, WIDTH)
     if STATES > 0:
         mean = tl.sum(g * dp, 1) / tl.maximum(tl.sum(g, 1), TINY)
         dp -= mean[:, None]
     if LEARNED:
-        slope = parameter_slope(p, g, parameter, MAP, FAST)
-        grad_parameter = tl.sum(tl.sum(slope * dp, 1), 0)
-        tl.store(GRAD_PARAMETERS + number, grad_parameter)
-    ds = (g * dp * scale).to(q.dtype)
-    grad_k = product(tl.trans(ds), q, IEEE)
+        slope = parameter_slope(p, g, log, parameter, MAP)
+        total = tl.sum(tl.sum(slope * dp, 1), 0)
+        tl.store(GRAD_PARAMETERS + number, total * slope_factor(parameter, MAP) * keep_scale)
+    factor = scale * keep_scale
+    ds = score_gradients(g, dp, factor, q)
+    grad_k = product(tl.trans(ds), q, IEEE) * late_factor(factor, q)
     store_rows(GRAD_K + grad_place, cols, grad_step, keys, grad_k, DIM, WIDTH)
-    store_rows(GRAD_Q + query_place, rows, query_step, queries, product(ds, k, IEEE), DIM, WIDTH)
+    grad_q = product(ds, k, IEEE) * late_factor(factor, q)
+    store_rows(GRAD_Q + query_place, rows, query_step, queries, grad_q, DIM, WIDTH)

@@ -15,9 +15,9 @@ from nmt.ops.triton.row_search import EXTREMES, find_cut, find_inner, hold_score
 from nmt.ops.triton.tiles import (
     LENGTHS,
     as_operand,
-    dropout_scale,
     end_of_keys,
     find_visible,
+    is_kept,
     load_rows,
     store_rows,
 )
@@ -98,9 +98,10 @@ def forward_kernel(
     if TILES > 0:
         for tile in tl.static_range(TILES):
             cols = tile * N + tl.arange(0, N)
-            weights, _ = weigh(tiles[tile], inner, parameter, MAP, FAST)
+            weights, _, _ = weigh(tiles[tile], inner, parameter, MAP, FAST)
             if DROPPED:
-                weights *= dropout_scale(seed, number, rows, cols, keys, least_kept, keep_scale)
+                kept = is_kept(seed, number, rows, cols, keys, least_kept)
+                weights = tl.where(kept, weights, 0.0)
             v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
             output += product(as_operand(weights, v), v, IEEE)
     else:
@@ -109,11 +110,14 @@ def forward_kernel(
             k = load_rows(K, cols, key_step, keys, DIM, WIDTH)
             seen = find_visible(mask, rows, cols, mask_query, mask_key, queries, keys, MASK_FORM)
             scores = product(q, tl.trans(k), IEEE) * scale
-            weights, _ = weigh_visible(scores, seen, top, inner, parameter, MAP, FAST, STATES)
+            weights, _, _ = weigh_visible(scores, seen, top, inner, parameter, MAP, FAST, STATES)
             if DROPPED:
-                weights *= dropout_scale(seed, number, rows, cols, keys, least_kept, keep_scale)
+                kept = is_kept(seed, number, rows, cols, keys, least_kept)
+                weights = tl.where(kept, weights, 0.0)
             v = load_rows(V, cols, key_step, keys, DIM, WIDTH)
             output += product(as_operand(weights, v), v, IEEE)
+    if DROPPED:
+        output *= keep_scale
     store_rows(OUTPUT, rows, output_step, queries, output, DIM, WIDTH)
 
 
@@ -122,10 +126,10 @@ def weigh_visible(
     scores, visible, top, inner, parameter,
     MAP: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Weights and slopes [M, N] of scores of which only some are visible."""
+    """Weights, slopes and logarithms [M, N] of scores of which only some are visible."""
     if STATES > 0:
         x = tl.where(visible, scores - top[:, None], -float("inf"))
         return weigh(x, inner, parameter, MAP, FAST)
     else:
-        p, g = weigh(scores, inner, parameter, MAP, FAST)
-        return tl.where(visible, p, 0.0), tl.where(visible, g, 0.0)
+        p, g, log = weigh(scores, inner, parameter, MAP, FAST)
+        return tl.where(visible, p, 0.0), tl.where(visible, g, 0.0), log

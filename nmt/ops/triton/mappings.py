@@ -27,6 +27,7 @@ LARGEST_WEIGHT = tl.constexpr(1e12)  # of mappings that are not normalised
 FAST_FROM = tl.constexpr(0.001)
 SERIES_BELOW = tl.constexpr(0.02)  # beta under which its gradient is taken from a series
 TINY = tl.constexpr(1.1754944e-38)
+LEAST_LOG = tl.constexpr(-200.0)  # of a number that is not 0, to base 2, and less
 LN_2 = tl.constexpr(0.6931471805599453)
 
 
@@ -51,22 +52,27 @@ def positive(x):
 
 @triton.jit
 def entmax_factors(x, threshold, beta, MAP: tl.constexpr, FAST: tl.constexpr):
-    """Weight p and slope g = p^(1 - beta) of scores x [M, N] below their top; threshold [M]."""
+    """Weight p and slope g = p^(1 - beta) of scores x [M, N] below their top; threshold [M].
+
+    Of entmax with a beta of its own also log2(p^beta), which its derivative by beta needs; others
+    have p in its place.
+    """
     if MAP == SPARSEMAX:
         p = positive(x + (1.0 - threshold)[:, None])
-        g = tl.where(p == 0.0, 0.0, 1.0)
+        return p, tl.where(p == 0.0, 0.0, 1.0), p
     elif MAP == ENTMAX15:
         g = positive(0.5 * x + (1.0 - 0.5 * threshold)[:, None])
-        p = g * g
+        return g * g, g, g
     else:
         if FAST & (beta > FAST_FROM):
-            p, g = rough_factors(x, threshold, beta, MAP)
+            p, g, log = rough_factors(x, threshold, beta, MAP)
         else:
             u = beta * (x - threshold[:, None])
             u = tl.where(u < -1.0, -1.0, u)
-            g = tl.exp2(log2_1p(u, FAST) * slope_exponent(beta))
+            log = log2_1p(u, FAST)
+            g = tl.exp2(log * slope_exponent(beta))
             p = g * (1.0 + u)
-    return p, g
+        return p, g, log
 
 
 @triton.jit
@@ -76,12 +82,22 @@ def slope_exponent(beta):
 
 
 @triton.jit
+def clamped_power(x, threshold, beta):
+    """p^beta = 1 + beta (x - threshold) of scores x [M, N] below their top, and 0 below 0.
+
+    It ends at 1, because no threshold is below the top: product and clamp are one instruction.
+    """
+    return tl.clamp(beta * x + (1.0 - beta * threshold)[:, None], 0.0, 1.0)
+
+
+@triton.jit
 def rough_factors(x, threshold, beta, MAP: tl.constexpr):
-    """Weight and slope as Newton's method takes them before its last step."""
+    """`entmax_factors` as Newton's method takes them before its last step."""
     if MAP == ENTMAX:
-        w = tl.maximum(beta * x + (1.0 - beta * threshold)[:, None], 0.0)
-        g = tl.exp2(fast_log2(w) * slope_exponent(beta))
-        return g * w, g
+        w = clamped_power(x, threshold, beta)
+        log = fast_log2(w)
+        g = tl.exp2(log * slope_exponent(beta))
+        return g * w, g, log
     else:
         return entmax_factors(x, threshold, beta, MAP, False)
 
@@ -109,7 +125,19 @@ def accepted_sum(beta, MAP: tl.constexpr):
 
 
 @triton.jit
-def newton_step(threshold, total, slope, beta, MAP: tl.constexpr):
+def interpolated_step(threshold, total, square, beta):
+    """The next threshold [M] of entmax by the sums of w = p^beta and of its square.
+
+    The sum of w^q, where Newton's method needs q = 1 / beta and q - 1, is taken for exponential in
+    q, as through q = 1 and q = 2. The error is small, since the logarithm of such a sum is convex.
+    """
+    ratio = tl.maximum(total / tl.maximum(square, TINY), 1.0)
+    log = beta * fast_log2(tl.maximum(square, TINY)) + (2.0 * beta - 1.0) * fast_log2(ratio)
+    return tl.maximum(threshold + (1.0 - tl.exp2(-log)) / (beta * ratio), 0.0)
+
+
+@triton.jit
+def newton_step(threshold, total, slope, beta, MAP: tl.constexpr, FAST: tl.constexpr):
     """The next threshold [M] by the sums of weights and slopes, though never below the top.
 
     The first step leads to the left of the goal from wherever it starts; later ones do not
@@ -120,6 +148,9 @@ def newton_step(threshold, total, slope, beta, MAP: tl.constexpr):
         step = (total - 1.0) / slope
     elif MAP == ENTMAX15:
         step = 2.0 * (total - tl.sqrt(total)) / slope
+    elif FAST:
+        shrunk = tl.exp2(-beta * fast_log2(tl.maximum(total, TINY)))
+        step = total * (1.0 - shrunk) / (slope * beta)
     else:
         step = -total / slope * expm1(-beta * tl.log(tl.maximum(total, TINY))) / beta
     return tl.maximum(threshold + step, 0.0)
@@ -127,10 +158,12 @@ def newton_step(threshold, total, slope, beta, MAP: tl.constexpr):
 
 @triton.jit
 def weigh(x, inner, parameter, MAP: tl.constexpr, FAST: tl.constexpr):
-    """Weights [M, N] of scores x [M, N], and their derivatives by the scores at fixed `inner`.
+    """Weights [M, N] of scores x [M, N], their derivatives by the scores at fixed `inner`, and a
+    logarithm as `entmax_factors` has it.
 
     Scores of a normalised mapping are below their top. The parameter of top-k is the cut [M].
     """
+    log = x
     if MAP == SOFTMAX:
         p = tl.exp2(x * LOG2_E) * inner[:, None]
         g = p
@@ -138,7 +171,7 @@ def weigh(x, inner, parameter, MAP: tl.constexpr, FAST: tl.constexpr):
         p = tl.where(x <= parameter[:, None], 0.0, tl.exp2(x * LOG2_E) * inner[:, None])
         g = p
     elif MAP <= ENTMAX:
-        p, g = entmax_factors(x, inner, parameter, MAP, FAST)
+        p, g, log = entmax_factors(x, inner, parameter, MAP, FAST)
     else:
         z = x - parameter
         if MAP == RELU:
@@ -161,23 +194,19 @@ def weigh(x, inner, parameter, MAP: tl.constexpr, FAST: tl.constexpr):
         outside = (p > LARGEST_WEIGHT) | (p < -LARGEST_WEIGHT)
         g = tl.where(outside, 0.0, g)
         p = tl.where(outside, tl.where(p > 0.0, LARGEST_WEIGHT, -LARGEST_WEIGHT), p)
-    return p, g
+    return p, g, log
 
 
 @triton.jit
-def beta_slope(p, g, beta, FAST: tl.constexpr):
-    """dp/dbeta at a fixed threshold: (p - g) / beta^2 - p l / beta with l = log p, 0 where p and g
-    are.
+def beta_slope(p, g, log, beta):
+    """beta^2 dp/dbeta at a fixed threshold: p - g - p l with l = log(p^beta), 0 where p and g are.
 
-    For small beta the terms cancel; a series in z = -beta l takes their place there.
+    `log` is to base 2. For small beta the terms cancel; a series takes their place there.
     """
-    inverse = 1.0 / beta
-    safe = tl.maximum(p, TINY)
-    log = fast_log2(safe) * LN_2 if FAST else tl.log(safe)
+    log = tl.maximum(log, LEAST_LOG) * LN_2
     if beta < SERIES_BELOW:
-        z = -beta * log
-        series = 0.5 + z * (1.0 / 6.0 + z * (1.0 / 24.0 + z * (1.0 / 120.0)))
+        series = 0.5 - log * (1.0 / 6.0 - log * (1.0 / 24.0 - log * (1.0 / 120.0)))
         slope = -p * log * log * series
     else:
-        slope = ((p - g) * inverse - p * log) * inverse
+        slope = p - g - p * log
     return slope

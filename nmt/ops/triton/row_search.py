@@ -13,7 +13,9 @@ from nmt.ops.triton.mappings import (
     SOFTMAX,
     TOP_K,
     accepted_sum,
+    clamped_power,
     entmax_factors,
+    interpolated_step,
     newton_step,
     rough_factors,
     start_threshold,
@@ -27,40 +29,52 @@ COUNTS = tl.constexpr(2)  # the number of scores from `at` on, and of visible ke
 NEIGHBOURS = tl.constexpr(3)  # the highest score below `at`, and the lowest from there on
 ROUGH_SUMS = tl.constexpr(4)  # entmax's weights and slopes at the threshold `at`
 SUMS = tl.constexpr(5)  # the same, exact
+POWERS = tl.constexpr(6)  # p^beta and its square at the threshold `at`
 
 
 @triton.jit
-def tile_pair(x, at, beta, PAIR: tl.constexpr, MAP: tl.constexpr, FAST: tl.constexpr):
-    """A pair of numbers [M] of one tile x [M, N]."""
+def tile_terms(x, at, beta, PAIR: tl.constexpr, MAP: tl.constexpr, FAST: tl.constexpr):
+    """The terms [M, N] of one tile x [M, N] of which a row's pair is made."""
     infinity = float("inf")
     if PAIR == EXTREMES:
-        return tl.max(x, 1), tl.min(tl.where(x == -infinity, infinity, x), 1)
+        return x, tl.where(x == -infinity, infinity, x)
     elif PAIR == EXPONENTIALS:
         p = tl.exp2(x * LOG2_E)
         if MAP == TOP_K:
             p = tl.where(x <= at[:, None], 0.0, p)
-        return tl.sum(p, 1), at
+        return p, tl.zeros_like(p)
     elif PAIR == COUNTS:
-        chosen = tl.where(x >= at[:, None], 1.0, 0.0)
-        return tl.sum(chosen, 1), tl.sum(tl.where(x > -infinity, 1.0, 0.0), 1)
+        return tl.where(x >= at[:, None], 1.0, 0.0), tl.where(x > -infinity, 1.0, 0.0)
     elif PAIR == NEIGHBOURS:
         below = x < at[:, None]
-        return tl.max(tl.where(below, x, -infinity), 1), tl.min(tl.where(below, infinity, x), 1)
+        return tl.where(below, x, -infinity), tl.where(below, infinity, x)
+    elif PAIR == POWERS:
+        w = clamped_power(x, at, beta)
+        return w, w * w
     else:
         if PAIR == ROUGH_SUMS:
-            p, g = rough_factors(x, at, beta, MAP)
+            p, g, _ = rough_factors(x, at, beta, MAP)
         else:
-            p, g = entmax_factors(x, at, beta, MAP, FAST)
-        return tl.sum(p, 1), tl.sum(g, 1)
+            p, g, _ = entmax_factors(x, at, beta, MAP, FAST)
+        return p, g
 
 
 @triton.jit
-def join_pairs(a, b, c, d, PAIR: tl.constexpr):
-    """The pair of two tiles by the pairs (a, b) and (c, d) of each."""
+def join_terms(a, b, c, d, PAIR: tl.constexpr):
+    """The terms of two tiles together, by the terms (a, b) and (c, d) of each."""
     if (PAIR == EXTREMES) | (PAIR == NEIGHBOURS):
         return tl.maximum(a, c), tl.minimum(b, d)
     else:
         return a + c, b + d
+
+
+@triton.jit
+def reduce_terms(a, b, PAIR: tl.constexpr):
+    """The pair [M] of rows: once for all tiles, since a row is spread over several warps."""
+    if (PAIR == EXTREMES) | (PAIR == NEIGHBOURS):
+        return tl.max(a, 1), tl.min(b, 1)
+    else:
+        return tl.sum(a, 1), tl.sum(b, 1)
 
 
 @triton.jit
@@ -71,13 +85,14 @@ def row_pair(
 ):  # fmt: skip
     """A pair of numbers [M] of whole rows."""
     if TILES > 0:
-        first, second = tile_pair(tiles[0], at, beta, PAIR, MAP, FAST)
+        first, second = tile_terms(tiles[0], at, beta, PAIR, MAP, FAST)
         for tile in tl.static_range(1, TILES):
-            a, b = tile_pair(tiles[tile], at, beta, PAIR, MAP, FAST)
-            first, second = join_pairs(first, second, a, b, PAIR)
-        return first, second
+            a, b = tile_terms(tiles[tile], at, beta, PAIR, MAP, FAST)
+            first, second = join_terms(first, second, a, b, PAIR)
+        return reduce_terms(first, second, PAIR)
     else:
-        first, second = tl.zeros_like(top), tl.zeros_like(top)
+        first = tl.zeros([top.shape[0], N], tl.float32)
+        second = tl.zeros([top.shape[0], N], tl.float32)
         if (PAIR == EXTREMES) | (PAIR == NEIGHBOURS):
             first, second = first - float("inf"), second + float("inf")
         for start in range(0, end_of_keys(rows, keys, MASK_FORM), N):
@@ -85,9 +100,9 @@ def row_pair(
                 q, K, mask, rows, start, mask_query, mask_key, key_step, queries, keys, scale,
                 DIM, WIDTH, N, MASK_FORM, IEEE,
             )  # fmt: skip
-            a, b = tile_pair(x - top[:, None], at, beta, PAIR, MAP, FAST)
-            first, second = join_pairs(first, second, a, b, PAIR)
-        return first, second
+            a, b = tile_terms(x - top[:, None], at, beta, PAIR, MAP, FAST)
+            first, second = join_terms(first, second, a, b, PAIR)
+        return reduce_terms(first, second, PAIR)
 
 
 @triton.jit
@@ -105,13 +120,21 @@ def find_inner(
         return 1.0 / tl.where(total == 0.0, 1.0, total)
     else:
         inner = start_threshold(top, parameter)
+        if MAP == ENTMAX:  # two steps that cost half of one of Newton's, and save it
+            for _ in tl.static_range(2):
+                total, square = row_pair(
+                    tiles, q, K, mask, rows, mask_query, mask_key, key_step, queries, keys, scale,
+                    top, inner, parameter,
+                    DIM, WIDTH, N, POWERS, MAP, MASK_FORM, IEEE, FAST, TILES,
+                )  # fmt: skip
+                inner = interpolated_step(inner, total, square, parameter)
         moving, number = 1, 0
         while (moving > 0) & (number < 60):
             total, slope = row_pair(
                 tiles, q, K, mask, rows, mask_query, mask_key, key_step, queries, keys, scale, top,
                 inner, parameter, DIM, WIDTH, N, ROUGH_SUMS, MAP, MASK_FORM, IEEE, FAST, TILES,
             )  # fmt: skip
-            inner = newton_step(inner, total, slope, parameter, MAP)
+            inner = newton_step(inner, total, slope, parameter, MAP, FAST)
             # The sum before the first step can be below 1, far from the goal.
             moving = tl.max((total > accepted_sum(parameter, MAP)).to(tl.int32), 0)
             moving = tl.where(number == 0, 1, moving)
@@ -121,7 +144,7 @@ def find_inner(
                 tiles, q, K, mask, rows, mask_query, mask_key, key_step, queries, keys, scale, top,
                 inner, parameter, DIM, WIDTH, N, SUMS, MAP, MASK_FORM, IEEE, FAST, TILES,
             )  # fmt: skip
-            inner = newton_step(inner, total, slope, parameter, MAP)
+            inner = newton_step(inner, total, slope, parameter, MAP, FAST)
         return inner
 
 

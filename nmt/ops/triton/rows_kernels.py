@@ -209,7 +209,7 @@ def entmax_kernel(
         (x,), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, top, beta,
         W, W, W, MAP, NO_MASK, False, False, 1,
     )  # fmt: skip
-    p, _ = weigh(x, inner, beta, MAP, False)
+    p, _, _ = weigh(x, inner, beta, MAP, False)
     place = Y + row * keys + column[None, :]
     tl.store(place, p.to(Y.dtype.element_ty), column[None, :] < keys)
 
@@ -226,10 +226,12 @@ def entmax_backward_kernel(
     inside = column < keys
     p = tl.load(P + row * keys + column, inside, other=0.0).to(tl.float32)
     grad = tl.load(GRAD_P + row * keys + column, inside, other=0.0).to(tl.float32)
-    g = tl.where(p > 0.0, tl.exp(tl.log(tl.maximum(p, TINY)) * (1.0 - beta)), 0.0)
+    log = tl.log2(tl.maximum(p, TINY))
+    g = tl.where(p > 0.0, tl.exp2(log * (1.0 - beta)), 0.0)
     grad -= tl.sum(grad * g, 0) / tl.maximum(tl.sum(g, 0), TINY)
     if LEARNED:
-        tl.store(GRAD_BETA + row, tl.sum(beta_slope(p, g, beta, False) * grad, 0))
+        slope = beta_slope(p, g, beta * log, beta) / (beta * beta)
+        tl.store(GRAD_BETA + row, tl.sum(slope * grad, 0))
     tl.store(GRAD_X + row * keys + column, (g * grad).to(GRAD_X.dtype.element_ty), inside)
 
 

@@ -74,10 +74,9 @@ def masked_scores(
 
 
 @triton.jit
-def dropout_scale(seed, number, rows, cols, keys, least_kept, keep_scale):
-    """[M, N]: 0 for a dropped weight, else keep_scale; head `number` of the batch is the stream."""
-    bits = random_bits(seed, number, rows[:, None] * keys + cols[None, :])
-    return tl.where(bits >= least_kept, keep_scale, 0.0)
+def is_kept(seed, number, rows, cols, keys, least_kept):
+    """[M, N]: whether dropout keeps a weight; head `number` of the batch is the stream."""
+    return random_bits(seed, number, rows[:, None] * keys + cols[None, :]) >= least_kept
 
 
 @triton.jit
@@ -86,3 +85,25 @@ def as_operand(weights, like):
     if like.dtype == tl.float16:
         weights = tl.where(weights > 65504.0, 65504.0, weights)
     return weights.to(like.dtype)
+
+
+@triton.jit
+def score_gradients(g, dp, factor, like):
+    """Gradients g dp of scores, in the dtype of a matrix they are multiplied with.
+
+    Their common factor comes after the product (`late_factor`), unless they are in float16, whose
+    range is small.
+    """
+    gradients = g * dp
+    if like.dtype == tl.float16:
+        gradients *= factor
+    return gradients.to(like.dtype)
+
+
+@triton.jit
+def late_factor(factor, like):
+    """The factor of a product with `score_gradients`."""
+    if like.dtype == tl.float16:
+        return 1.0
+    else:
+        return factor
