@@ -120,7 +120,8 @@ def find_inner(
         return 1.0 / tl.where(total == 0.0, 1.0, total)
     else:
         inner = start_threshold(top, parameter)
-        if MAP == ENTMAX:  # two steps that cost half of one of Newton's, and save it
+        # Two steps that cost half of one of Newton's and save one, where scores are in registers.
+        if (MAP == ENTMAX) & (TILES > 0):
             for _ in tl.static_range(2):
                 total, square = row_pair(
                     tiles, q, K, mask, rows, mask_query, mask_key, key_step, queries, keys, scale,
