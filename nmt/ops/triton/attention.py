@@ -95,7 +95,7 @@ def forward_tiles(queries: int, keys: int, width: int, mapping: int) -> Tiles:
     if held > MOST_HELD:
         return Tiles(rows, 32, 0, num_warps, 2)
     if held == 1:
-        return Tiles(rows, cols, held, num_warps, 1)
+        return Tiles(rows, cols, held, num_warps, 1, MOST_REGISTERS)
     return Tiles(rows, cols, held, 8, 1, MOST_REGISTERS)
 
 

@@ -110,7 +110,7 @@ def product_norm_kernel(
     before = tl.atomic_add(ARRIVED + block, 1, sem="acq_rel", scope="gpu")
     if before == tl.num_programs(1) * PARTS - 1:
         tl.store(ARRIVED + block, 0)  # for the next launch
-        for start in range(0, M, R):
+        for start in range(0, tl.minimum(M, row_count - block * M), R):
             norm_rows(
                 SUMS, SQUARES, X_BIAS, RESIDUAL, GAIN, BIAS, Y,
                 block * M + start + tl.arange(0, R), row_count, epsilon, head_epsilon,

@@ -18,7 +18,7 @@ COLUMNS = 64  # of a tile
 LEAST_PART = 256  # inputs that a program multiplies, if the inputs are divided
 MOST_SUMMED = 128  # rows times parts that the last program adds up by itself
 STEP_BYTES = 128  # of a row of a tile that are loaded at a time
-NORMED_AT_ONCE = 1 << 13  # numbers of whole rows in the registers of a program
+NORMED_AT_ONCE = 1 << 13  # numbers of whole rows in the registers of a program, in up to 4 parts
 HEAD_EPSILON = 1e-8  # as in head_norm.py
 RUN = {"num_warps": 8, "num_stages": 4, "maxnreg": MOST_REGISTERS}
 
@@ -48,6 +48,7 @@ def choose_tiles(rows: int, inputs: int, outputs: int) -> ProductTiles:
 def kernel_constants(rows: int, inputs: int, outputs: int, element_size: int) -> dict[str, int]:
     """The sizes that the kernel is built for."""
     tiles, width = choose_tiles(rows, inputs, outputs), power_of_two(outputs)
+    normed = NORMED_AT_ONCE // (width * max(1, tiles.parts // 4))
     return {
         "K": inputs,
         "D": outputs,
@@ -56,7 +57,7 @@ def kernel_constants(rows: int, inputs: int, outputs: int, element_size: int) ->
         "N": tiles.columns,
         "DEPTH": STEP_BYTES // element_size,
         "PARTS": tiles.parts,
-        "R": min(tiles.rows, NORMED_AT_ONCE // width),
+        "R": min(tiles.rows, normed),
     }
 
 
