@@ -7,7 +7,7 @@ precision, which takes half the memory traffic. N rows, D width, F width inside.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +16,19 @@ from nmt.ops import cuda
 from nmt.ops.backend import Call, Implementation, Operation
 from nmt.ops.dropout import draw_mask, keep_scale
 from nmt.ops.half_product import product
-from nmt.ops.head_norm import HeadNormArguments
 from nmt.ops.kernels import missing_kernels
 from nmt.ops.native import bfloat16
 from nmt.ops.shared_vectors import shared
+
+if TYPE_CHECKING:
+    from nmt.ops.head_norm import HeadNormArguments
 
 
 class LastLayer(NamedTuple):
     """The layer that ends a sublayer, and the norm of the heads before it, if there is one."""
 
     layer: nn.Linear
-    head_norm: HeadNormArguments | None
+    head_norm: "HeadNormArguments | None"
 
 
 class SublayerOutput(NamedTuple):
