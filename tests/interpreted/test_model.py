@@ -7,6 +7,7 @@ from support.transformers import MODELS_IN_C, OUR_MODELS
 from nmt.config.config import AttentionTypesConfig, ModelConfig
 from nmt.model.transformer import Transformer
 from nmt.ops.backend import force_backend
+from nmt.ops.triton import rows
 from nmt.training.loss import TranslationLoss
 
 WORDS = 10
@@ -14,6 +15,13 @@ FUSED = [name for name in MODELS_IN_C if name != "mixed"]
 KINDS = ["softmax", "sparsemax", "entmax15", "entmax learned", "rela-i", "rela-g", "topk 2"]
 # One kind per family in the ordinary suite; the interpreter takes seconds for each.
 QUICK = ["entmax", "rela-g"]
+
+
+@pytest.fixture(autouse=True)
+def few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums over rows in 8 parts instead of 512: the interpreter runs the program of each part, and
+    a batch of these models has 8 rows. test_rows.py has the kernels with all parts."""
+    monkeypatch.setattr(rows, "PARTS", 8)
 
 
 def losses(
