@@ -2,7 +2,7 @@
 # Builds the kernels in C for aarch64 and runs their tests in an emulator, on Linux on x86-64:
 #   bash scripts/test_aarch64.sh [DIR] [pytest arguments]
 # DIR (default: runs/aarch64) keeps a Python for aarch64 with torch, about 1 GB, that is made once. On Debian, the
-# tools are gcc-aarch64-linux-gnu, qemu-user, unzip and dpkg; Debian's arm64 packages must be known to apt:
+# tools are gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user, unzip and dpkg; Debian's arm64 packages must be known to apt:
 #   dpkg --add-architecture arm64 && apt-get update
 # The tests take a few minutes of one core per build. Those that start processes are left out: qemu-user emulates one.
 set -euo pipefail
