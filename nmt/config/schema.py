@@ -145,7 +145,7 @@ class Reader:
         return guess
 
     def _hint(self, name: str, guess: str | None, known: list[str]) -> str:
-        """The key that was probably meant by an unknown one: of its section, or of another section."""
+        """The key that was probably meant by an unknown one: of its section, or of another."""
         if guess is not None:
             return f"did you mean {guess!r}?"
         paths = {path.split(".")[-1]: path for path in reversed(list(_paths(self.root)))}
