@@ -10,7 +10,6 @@ Shapes: B sentences, K hypotheses per sentence, R rows, D width, V vocabulary, L
 
 import ctypes
 import math
-import threading
 from array import array
 from collections.abc import Iterable, Sequence
 from ctypes import c_void_p
@@ -22,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt.data.ragged import Integers
-from nmt.decoding.packed_model import Array, PackedModel, PackedSettings, sinusoids
+from nmt.decoding.embedded_input import EmbeddedInput
+from nmt.decoding.packed_model import Array, PackedModel, PackedSettings
 from nmt.ops.native import interface
 from nmt.ops.native.interface import RowMap, address
 
@@ -205,42 +205,6 @@ def pad(weight: Array, outputs: int, inputs: int) -> Array:
     """A weight with zeros up to this size."""
     room = ((0, outputs - weight.shape[0]), (0, inputs - weight.shape[1]))
     return np.pad(weight, room) if any(map(any, room)) else weight
-
-
-class EmbeddedInput:
-    """The embeddings of one side, and as many positions as were asked for.
-
-    Several threads may translate with it: a structure never changes once it was given out, and the
-    tables that it may point to are kept.
-    """
-
-    def __init__(self, embedding: Array, positions: Array, settings: PackedSettings) -> None:
-        if embedding.ndim != 2 or embedding.shape[1] != settings.dim:
-            raise ValueError(f"expected embeddings {settings.dim} wide, got {embedding.shape}")
-        self.settings = settings
-        self.embedding = np.ascontiguousarray(embedding)
-        self.tables = [positions]
-        self.fields = self._fields(positions)
-        self.lock = threading.Lock()
-
-    def _fields(self, positions: Array) -> interface.TokenInput:
-        return interface.TokenInput(
-            vocabulary=len(self.embedding),
-            num_positions=len(positions),
-            scale=self.settings.embedding_scale,
-            embedding=address(self.embedding),
-            positions=address(positions, (len(positions), self.settings.dim)),
-        )
-
-    def at_least(self, count: int) -> interface.TokenInput:
-        """The structure that the kernels read, with at least this many positions."""
-        with self.lock:
-            known = self.tables[-1]
-            if count > len(known):
-                more = sinusoids(len(known), 1 << (count - 1).bit_length(), self.settings)
-                self.tables.append(np.concatenate([known, more]))
-                self.fields = self._fields(self.tables[-1])
-            return self.fields
 
 
 class Engine:

@@ -11,8 +11,13 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
+
+from nmt.config.loading import load_config
+from nmt.data.codec import Codec
+from nmt.data.prepare import prepare
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -39,12 +44,8 @@ torch.save(states[-1], output)
 """
 
 
-def write_words(directory: Path, config: Path, settings: Sequence[str]) -> None:
+def write_words(directory: Path, codec: Codec) -> None:
     """All text as words that are ids."""
-    from nmt.config.loading import load_config
-    from nmt.data.prepare import prepare
-
-    codec = prepare(load_config(config, settings)).codec
     directory.mkdir(parents=True, exist_ok=True)
     for side, language in LANGUAGES.items():
         coder = codec.source if side == "source" else codec.target
@@ -71,10 +72,12 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def run(*command: object, **options: object) -> "subprocess.CompletedProcess[str]":
-    """Run a command, whose errors end this one."""
+def run(*command: object, stdin: IO[str] | None = None, capture: bool = False) -> str:
+    """Run a command, whose errors end this one; its output if that is captured, else nothing."""
     print("+", *command, file=sys.stderr)
-    return subprocess.run([*map(str, command)], check=True, text=True, **options)  # type: ignore[call-overload, no-any-return]
+    stdout = subprocess.PIPE if capture else None
+    line = [*map(str, command)]
+    return subprocess.run(line, check=True, text=True, stdin=stdin, stdout=stdout).stdout or ""
 
 
 def save_every(updates: int) -> int:
@@ -119,8 +122,8 @@ def fairseq(interpreter: Path, words: Path, output: Path, updates: int) -> list[
     run(interpreter, "-c", AVERAGE_FAIRSEQ, *last, output / "average.pt")
     found = run(
         tools / "fairseq-generate", data, *languages, "--path", output / "average.pt", "--beam", 4,
-        "--lenpen", 0.6, "--max-tokens", 4096, "--cpu", stdout=subprocess.PIPE,
-    ).stdout  # fmt: skip
+        "--lenpen", 0.6, "--max-tokens", 4096, "--cpu", capture=True,
+    )  # fmt: skip
     hypotheses = {}
     for line in found.split("\n"):
         if line.startswith("H-"):
@@ -164,8 +167,8 @@ def marian(interpreter: Path, words: Path, output: Path, updates: int) -> list[s
             interpreter, "-m", "pymarian", "decode", "--models", output / "average.npz",
             "--vocabs", vocabulary, vocabulary, "--beam-size", 4, "--normalize", 0.6,
             "--cpu-threads", 1, "--mini-batch", 64, "--quiet",
-            stdin=source, stdout=subprocess.PIPE,
-        ).stdout  # fmt: skip
+            stdin=source, capture=True,
+        )  # fmt: skip
     return found.removesuffix("\n").split("\n")
 
 
@@ -181,16 +184,13 @@ def main() -> None:
     sys.path.insert(0, str(HERE.parent / "speed"))
     from environments import make_environment
 
-    from nmt.config.loading import load_config
-    from nmt.data.prepare import prepare
-
     config = ROOT / "configs" / "multi30k_en_de" / "softmax.yaml"
     interpreter = make_environment(arguments.toolkit, ENVIRONMENTS)
     words, output = WORK / "words", WORK / arguments.toolkit
-    write_words(words, config, arguments.settings)
+    codec = prepare(load_config(config, arguments.settings)).codec
+    write_words(words, codec)
     train = fairseq if arguments.toolkit == "fairseq" else marian
     lines = train(interpreter, words, output, arguments.updates)
-    codec = prepare(load_config(config, arguments.settings)).codec
     ids = [[int(word) if word.isdigit() else UNKNOWN for word in line.split()] for line in lines]
     translation = output / f"{TEST}.de"
     write_lines(translation, (codec.target.decode(one) for one in ids))
