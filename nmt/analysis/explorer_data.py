@@ -58,7 +58,8 @@ def layer_measures(model: ModelResult, type_: str) -> list[dict[str, list[float 
         for key in (*names, *learned_names([model])):
             values = layer["heads"].get(key)
             if values:
-                measures[key] = [*values, layer.get(key, float(np.mean(values)))]
+                whole = layer[key] if key in layer else float(np.mean(values))
+                measures[key] = [*values, whole]
         if model.aer is not None and type_ == "cross":
             for step in ("normal", "shifted"):
                 rates = model.aer[step]["layers"][number]

@@ -30,6 +30,7 @@ from nmt.analysis.results import (
     LANDMARKS,
     Analysis,
     ModelResult,
+    chosen_heads,
     diversity,
     learned_names,
 )
@@ -228,10 +229,11 @@ def alignment_drawing(analysis: Analysis) -> Drawing | None:
     caption = (
         "How far links differ from the gold alignments: 0 % is equal, and lower is better. Solid: "
         "the best head of each layer. Dashed: the mean of its heads. Normal: weights of the step "
-        "that predicts a word. Shifted: weights of the step that reads it"
+        "that predicts a word. Shifted: weights of the step that reads it. "
+        + chosen_heads(analysis.development)
     )
     title = "Alignment error rate"
-    return Drawing("alignment", title, whole_text(analysis), caption, figure)
+    return Drawing("alignment", title, f"gold links of {analysis.gold}", caption, figure)
 
 
 def null_drawing(analysis: Analysis) -> Drawing | None:
@@ -245,6 +247,7 @@ def null_drawing(analysis: Analysis) -> Drawing | None:
         return None
     figure, panels = panels_by_type(types, "null rate (%)")
     shown: dict[str, Any] = {}
+    styles: dict[str, Any] = {}
     for number, model in enumerate(analysis.models):
         for type_, axes in panels.items():
             if not model.nullable[type_]:
@@ -254,9 +257,10 @@ def null_drawing(analysis: Analysis) -> Drawing | None:
             shuffled = None
             if any("shuffled_null_rate" in layer for layer in layers):
                 shuffled = [layer.get("shuffled_null_rate", 0.0) for layer in layers]
+                styles = line_styles("translations", "shuffled targets")
             solid_and_dashed(axes, number, [layer["null_rate"] for layer in layers], shuffled)
     figure.axes[0].set_ylim(0, 1.05 * figure.axes[0].get_ylim()[1])
-    legend(figure, {**shown, **line_styles("translations", "shuffled targets")})
+    legend(figure, {**shown, **styles})
     caption = (
         "Share of the queries that attend to nothing, mean over the heads of a layer. Dashed: each "
         "source with the target of another pair. Models and types of attention that are not shown "

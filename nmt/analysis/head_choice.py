@@ -3,6 +3,7 @@
 Arrays have one entry per place of a `HeadGrid`, [L, H + 1, 2]. W is the number of target words.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,10 +42,10 @@ class GridCounts:
             self.in_sure += words[..., target] == source
 
     def error_rates(self) -> Rates:
-        """AER [L, H + 1, 2]."""
+        """AER [L, H + 1, 2]; 1 without any link, so that no head is chosen for having none."""
         total = self.links + self.sure
         agreed = self.in_sure + self.in_possible
-        return np.where(total > 0, 1.0 - agreed / np.maximum(total, 1), 0.0)
+        return 1.0 - agreed / np.maximum(total, 1)
 
 
 class GoldComparison:
@@ -121,21 +122,15 @@ class LinkInformation:
     grid: HeadGrid
     sources: list[Sources] = field(default_factory=list)  # [places, W] ids of linked words
     targets: list[Sources] = field(default_factory=list)  # [W]
-    _ids: dict[tuple[str, str], int] = field(default_factory=dict)
+    _source_ids: dict[str, int] = field(default_factory=dict)
+    _target_ids: dict[str, int] = field(default_factory=dict)
 
     def add(self, pair: SegmentedPair, words: Sources) -> None:
         """Add the links of one pair, words [L, H + 1, 2, W]."""
         places = words.reshape(int(np.prod(self.grid.shape)), words.shape[-1])
-        source = np.array(
-            [*(self._id("source", word) for word in pair.source.words), NO_LINK], dtype=np.int64
-        )
+        source = np.append(word_ids(pair.source.words, self._source_ids), NO_LINK)
         self.sources.append(source[places])  # NO_LINK, -1, is the last entry
-        self.targets.append(
-            np.array([self._id("target", word) for word in pair.target.words], dtype=np.int64)
-        )
-
-    def _id(self, side: str, word: str) -> int:
-        return self._ids.setdefault((side, word.casefold()), len(self._ids))
+        self.targets.append(word_ids(pair.target.words, self._target_ids))
 
     def scores(self) -> Rates:
         """[L, H + 1, 2] nats per target word; higher is better."""
@@ -147,6 +142,18 @@ class LinkInformation:
             for sources in np.concatenate(self.sources, axis=1)
         ]
         return np.array(values).reshape(self.grid.shape)
+
+    def costs(self) -> Rates:
+        """[L, H + 1, 2] for `best_choice`: the scores with the sign changed.
+
+        A head that links fewer than half as many words as the one with the most links costs
+        infinitely much: by its score alone, a head without links would win against chance.
+        """
+        linked = np.zeros(int(np.prod(self.grid.shape)), dtype=np.int64)
+        for words in self.sources:
+            linked += (words != NO_LINK).sum(axis=-1)
+        few = (linked < linked.max() / 2).reshape(self.grid.shape)
+        return np.where(few, np.inf, -self.scores())
 
     def by_sentence(self, place: tuple[int, int, int]) -> Rates:
         """[sentences] nats per target word of the links of one head, in the order of `add`."""
@@ -160,24 +167,35 @@ class LinkInformation:
         """[N] nats of each target word, linked to the source words [N]."""
         sentences = np.repeat(np.arange(len(self.targets)), [len(words) for words in self.targets])
         targets = np.concatenate(self.targets)
-        return link_information(sources, targets, sentences, num_words=len(self._ids))
+        return link_information(
+            sources, targets, sentences, vocabulary=(len(self._source_ids), len(self._target_ids))
+        )
+
+
+def word_ids(words: Sequence[str], ids: dict[str, int]) -> Sources:
+    """The ids of words, small and capital letters alike; new words are added to `ids`."""
+    return np.array([ids.setdefault(word.casefold(), len(ids)) for word in words], dtype=np.int64)
 
 
 def link_information(
-    sources: Sources, targets: Sources, sentences: Sources, *, num_words: int
+    sources: Sources, targets: Sources, sentences: Sources, *, vocabulary: tuple[int, int]
 ) -> Rates:
-    """The score [N] (see `LinkInformation`) of each target word by one head, 0 without a link."""
+    """The score [N] (see `LinkInformation`) of each target word by one head, 0 without a link.
+
+    `vocabulary` has the numbers of different source and target words.
+    """
+    num_sources, num_targets = vocabulary
     values = np.zeros(len(sources))
     linked = sources != NO_LINK
     source, target, sentence = sources[linked], targets[linked], sentences[linked]
     if not len(source):
         return values
-    link = source * num_words + target
+    link = source * num_targets + target
     together = elsewhere(link, sentence)
     of_target = elsewhere(target, sentence)
     of_source = elsewhere(source, sentence)
     in_others = len(source) - np.bincount(sentence)[sentence]
-    by_chance = (of_source + 1.0) / (in_others + num_words)
+    by_chance = (of_source + 1.0) / (in_others + num_sources)
     informed = (together + SMOOTHING * by_chance) / (of_target + SMOOTHING)
     values[linked] = np.log(informed / by_chance)
     return values

@@ -35,4 +35,4 @@ def alignment_head(config: Config, prepared: Prepared, model: Transformer) -> di
     )
     aligner = Aligner(LoadedModel(config, prepared.codec, model, config.run_dir))
     information = aligner.link_information(islice(pairs, ALIGNMENT_SAMPLE))
-    return asdict(best_choice(aligner.grid, -information.scores()))
+    return asdict(best_choice(aligner.grid, information.costs()))

@@ -156,11 +156,12 @@ def share_of_mass(
     """The share [B, H, Q] of a query's weights on keys [B, 1 or Q, K], and whether it counts.
 
     `sizes` [B, H, Q, K] are absolute weights without hidden ones, and `total` their sums; `real`
-    [B, Q, K] says which keys a query sees. A query counts if it attends to something and sees a
-    key of the class.
+    [B, Q, K] says which keys a query sees. A query counts if it attends to something and has a
+    choice: it sees a key of the class, and another one.
     """
     chosen = keys & real
     on_class = (sizes * chosen[:, None]).sum(dim=-1)
-    counts = (total > 0) & chosen.any(dim=-1)[:, None]
+    has_choice = chosen.any(dim=-1) & (real & ~keys).any(dim=-1)
+    counts = (total > 0) & has_choice[:, None]
     shares = on_class / total.masked_fill(total == 0, 1.0)
     return shares.masked_fill(~counts, 0.0), counts

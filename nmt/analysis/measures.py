@@ -61,6 +61,15 @@ class Mean:
         """The mean so far; 0 without queries."""
         return self.total / self.count.clamp(min=1)
 
+    def by_head(self) -> list[float | None]:
+        """The means of a [H] mean as plain numbers; None for a head without queries."""
+        pairs = zip(self.value.tolist(), self.count.tolist(), strict=True)
+        return [value if count else None for value, count in pairs]
+
+    def over_heads(self) -> float:
+        """The mean over the heads of a [H] mean that have queries; 0 without any."""
+        return float(self.value.sum() / (self.count > 0).sum().clamp(min=1))
+
     def __add__(self, other: "Mean") -> "Mean":
         return Mean(self.total + other.total, self.count + other.count)
 

@@ -3,7 +3,8 @@
 A large weight on a vector that is almost zero moves nothing. The norm-based weight of a key is the
 length of what it adds to the output of the sublayer: weight times |value W_O|, where the gain of
 the norm on the joined heads, if the kind has one, belongs to W_O. The gate of ReLA-g, which depends
-on the query, is left out. The layer attention is the mean of the heads, as for plain weights.
+on the query, is left out. The layer attention is the mean of the heads, as for plain weights; the
+authors take the length of the sum of all heads there.
 
 Shapes: B sentences, H heads, S source positions, D width, Dh = D / H.
 """

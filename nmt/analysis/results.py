@@ -63,6 +63,16 @@ class Analysis:
         return rounded
 
 
+def chosen_heads(development: int | None) -> str:
+    """A sentence that says on which pairs the best heads of error rates were chosen."""
+    if development:
+        return (
+            f"The best heads were chosen on the first {development} pairs; the rates are those of "
+            "the other pairs"
+        )
+    return "The best heads were chosen on the pairs that they are scored on, as in the paper"
+
+
 def without_noise(value: Any) -> Any:
     """The same value with all floats rounded to nine digits after the point."""
     if isinstance(value, float):

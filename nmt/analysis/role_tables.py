@@ -68,9 +68,9 @@ def collect(
 
 
 def mean_share(layer: dict[str, Any], name: str) -> float | None:
-    """The share of a class of keys in percent, mean over the heads; None where there is none."""
-    heads = layer.get("shares", {}).get(name)
-    return None if heads is None else 100 * sum(heads) / len(heads)
+    """The share of a class of keys in percent, mean over the heads that see it; None without."""
+    heads = [share for share in layer.get("shares", {}).get(name, []) if share is not None]
+    return 100 * sum(heads) / len(heads) if heads else None
 
 
 def sink_table(models: Sequence[ModelResult]) -> Table:
@@ -82,8 +82,9 @@ def sink_table(models: Sequence[ModelResult]) -> Table:
         digits=1,
         title="Sink rate",
         note="Percent of the weight of a query that goes to these keys, mean over the queries that "
-        "attend to something and see such a key, then over the heads. The first token of the "
-        "decoder is its start symbol; it reads no end symbol",
+        "attend to something and see both such a key and another one, then over the heads that "
+        "have such queries. The first token of the decoder is its start symbol; it reads no end "
+        "symbol",
     )
 
 
@@ -126,9 +127,10 @@ def layer_null_table(models: Sequence[ModelResult]) -> Table:
         heading="number",
         digits=3,
         title="Null rate of whole layers, and how heads differ",
-        note="The layer attention is the mean of the heads; it is null if all heads are. The paper "
-        "reports a variance of 0.256 for its middle layer of cross-attention, and almost no null "
-        "layer attention",
+        note="The layer attention is the mean of the heads; it is null if all heads are. The "
+        "variance is that of a sample, of rates from 0 to 1. The paper reports 0.256 for its "
+        "middle layer of cross-attention without saying which variance it means, and almost no "
+        "null layer attention",
     )
 
 
@@ -141,7 +143,7 @@ def after_words_table(models: Sequence[ModelResult]) -> Table:
             for number, layer in enumerate(model.layers(type_)):
                 classes = layer.get("null_after", {})
                 every = {"heads": layer["heads"]["null_rate"], "queries": ""}
-                for name, found in {"(any word)": every, **classes}.items() if classes else ():
+                for name, found in {"(all queries)": every, **classes}.items() if classes else ():
                     rates = [f"{100 * rate:.1f}" for rate in found["heads"]]
                     rates += [""] * (heads - len(rates))
                     labels = [model.name, type_name, f"{number}", name, f"{found['queries']}"]
@@ -166,10 +168,10 @@ def role_table(models: Sequence[ModelResult]) -> Table:
                     rows.append([*labels, f"{found['score']:.2f}", example_text(found)])
     note = (
         "Score: the share of the weight that goes to the keys of the role, mean over the queries "
-        f"that attend to something and see such a key; a head has a role from {THRESHOLD:g} on. "
-        "Alignment: the information of its links about the source word, as a share of the entropy "
-        f"of source words, on the first 1,000 pairs; from {ALIGNMENT_THRESHOLD:g} on. The example "
-        "is the line in which the role is clearest"
+        "that attend to something and see both such a key and another one; a head has a role from "
+        f"{THRESHOLD:g} on. Alignment: the information of its links about the source word, as a "
+        "share of the entropy of source words, on the first 1,000 pairs; from "
+        f"{ALIGNMENT_THRESHOLD:g} on. The example is the line in which the role is clearest"
     )
     columns = ["model", "attention", "layer", "head", "role", "score", "example"]
     return Table(columns, rows, labels=5, title="Roles of heads", note=note)

@@ -78,7 +78,7 @@ class SinkFreeStatistics:
             layer["layer_null_rate"] = float(sums.layer.null_rate.mean())
             layer["without_sinks"] = {
                 "sparsity": float(sums.counts.sparsity.mean()),
-                "entropy": float(sums.entropy.value.mean()),
+                "entropy": sums.entropy.over_heads(),
                 "diversity": float(sums.diversity.value),
             }
 

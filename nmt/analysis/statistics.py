@@ -46,20 +46,24 @@ class SiteStatistics:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Plain numbers for JSON: means over the heads, then lists with one number per head."""
+        """Plain numbers for JSON: means over the heads, then lists with one number per head.
+
+        The variance is that of a sample; a head that never attends has no entropy.
+        """
+        null_rate = self.counts.null_rate
         return {
             "sparsity": float(self.counts.sparsity.mean()),
-            "null_rate": float(self.counts.null_rate.mean()),
-            "null_rate_variance": float(self.counts.null_rate.var(correction=0)),
-            "entropy": float(self.entropy.value.mean()),
+            "null_rate": float(null_rate.mean()),
+            "null_rate_variance": float(null_rate.var(correction=min(1, len(null_rate) - 1))),
+            "entropy": self.entropy.over_heads(),
             "diversity": {
                 "plain" if temperature is None else str(temperature): float(mean.value)
                 for temperature, mean in self.diversity.items()
             },
             "heads": {
                 "sparsity": self.counts.sparsity.tolist(),
-                "null_rate": self.counts.null_rate.tolist(),
-                "entropy": self.entropy.value.tolist(),
+                "null_rate": null_rate.tolist(),
+                "entropy": self.entropy.by_head(),
                 "density": self.density.counts.tolist(),
             },
         }

@@ -11,6 +11,7 @@ from nmt.analysis.results import (
     LANDMARKS,
     Analysis,
     ModelResult,
+    chosen_heads,
     diversity,
     learned_names,
     mean_density,
@@ -132,12 +133,6 @@ def error_rate_tables(analysis: Analysis) -> list[Table]:
     rated = [(model, model.aer) for model in analysis.models if model.aer is not None]
     if not rated:
         return []
-    chosen = (
-        f"The best heads were chosen on the first {analysis.development} pairs; the rates are "
-        "those of the other pairs"
-        if analysis.development
-        else "The best heads were chosen on the pairs that they are scored on, as in the paper"
-    )
     columns = ["model", "normal AoL", "normal AoH", "shifted AoL", "shifted AoH"]
     rows = [
         [
@@ -148,7 +143,7 @@ def error_rate_tables(analysis: Analysis) -> list[Table]:
     ]
     note = (
         "Percent, mean over the layers; lower is better. AoL: layer attention, the mean of the "
-        f"heads. AoH: the best head of each layer. {chosen}"
+        f"heads. AoH: the best head of each layer. {chosen_heads(analysis.development)}"
     )
     width = max(len(aer["normal"]["layers"]) for _, aer in rated)
     by_layer = []

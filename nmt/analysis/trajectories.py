@@ -70,8 +70,9 @@ def read_trajectories(path: Path) -> list[Trajectory]:
 
 def metrics_of(model: Path) -> Path:
     """The metrics.jsonl of a run directory, or of the run that a model directory is part of."""
-    own = model / METRICS_FILE
-    return own if own.exists() else model.parent / METRICS_FILE
+    places = (model, model.parent, model.parent.parent)  # a run, best, checkpoints/step-N
+    found = (place / METRICS_FILE for place in places)
+    return next((path for path in found if path.exists()), model / METRICS_FILE)
 
 
 def learned_pictures(

@@ -265,7 +265,7 @@ def choose_head(
     elif chosen is None:
         sample = itertools.islice(read_input(arguments), SAMPLE_PAIRS)
         information = aligner.link_information(sample)
-        chosen = best_choice(aligner.grid, -information.scores(), shifted=arguments.shifted)
+        chosen = best_choice(aligner.grid, information.costs(), shifted=arguments.shifted)
         how = f"most informative links on {len(information.targets)} pairs, without gold"
         if len(information.targets) < FEW_PAIRS:
             logger.warning("too few pairs to choose a head reliably; give --layer and --head")

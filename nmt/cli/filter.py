@@ -163,14 +163,18 @@ def check_ranking(
     names = [column.name for column in columns]
     if arguments.rank_by not in names:
         raise UserError(f"--rank-by: expected one of {', '.join(names)}, got {arguments.rank_by!r}")
-    if any(site.type == "cross" for site in nullable_sites(loaded.model)):
-        return
-    logger.info("all null rates are 0: the cross-attention weights of this model sum to 1")
-    if arguments.keep_best is not None and arguments.rank_by.startswith("null_rate"):
+    layers = {site.layer for site in nullable_sites(loaded.model) if site.type == "cross"}
+    if not layers:
+        logger.info("all null rates are 0: the cross-attention weights of this model sum to 1")
+    useful = {"null_rate": bool(layers)} | {
+        f"null_rate_layer_{layer}": layer in layers
+        for layer in range(loaded.config.model.decoder_layers)
+    }
+    if arguments.keep_best is not None and not useful.get(arguments.rank_by, True):
         raise UserError(
-            f"--rank-by {arguments.rank_by}: all null rates are 0 with this model, so they cannot "
-            "rank its pairs; leave --rank-by out, or give a model whose cross-attention is rela-g "
-            "or rela-i"
+            f"--rank-by {arguments.rank_by}: it is 0 for every pair with this model, so it cannot "
+            "rank them; leave --rank-by out, or give a model whose cross-attention is rela-g or "
+            "rela-i"
         )
 
 

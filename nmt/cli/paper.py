@@ -147,7 +147,7 @@ def report_grid(
         for cells in grid
         for place, cell in enumerate(cells)
     ]
-    pairs = ranked_pictures(grid) if arguments.only is None else []
+    pairs = ranked_pictures(grid, rank=arguments.only is None)
     extras = Extras(published, speeds, head_pictures(grid), pairs, role_tables(grid))
     write_report(output, runs, build_document(runs, extras))
     return 0

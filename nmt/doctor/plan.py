@@ -120,7 +120,7 @@ def work_of(config: Config | None) -> Work:
     """The training work of a config, by its slowest kind, or of a row of the paper's Table 1."""
     if config is None:
         return Work("softmax", ModelConfig(), 25_000, 6_250, 300_000)
-    train, attention = config.train, config.model.attention
+    train, attention, subword = config.train, config.model.attention, config.data.subword
     sublayers = (attention.encoder_self, attention.decoder_self, attention.cross)
     slowest = min(map(kind_name, sublayers), key=tokens_per_second)
     return Work(
@@ -130,7 +130,7 @@ def work_of(config: Config | None) -> Work:
         train.batch_tokens,
         train.max_updates,
         train.precision,
-        min(PLANNED_VOCABULARY, config.data.subword.merges),
+        min(PLANNED_VOCABULARY, subword.merges or subword.vocabulary_size or PLANNED_VOCABULARY),
         train.all_reduce,
     )
 

@@ -39,6 +39,8 @@ def read_speeds(paths: Sequence[Path]) -> Speeds:
             document = json.loads(path.read_bytes())
             machine = machine_text(document["machine"])
             add_speeds(speeds, document)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}: expected a file of nmt-bench train --json or decode --json"
@@ -53,8 +55,11 @@ def add_speeds(speeds: Speeds, document: dict[str, Any]) -> None:
             speeds.parameters[row["kind"]] = row["parameters"]
             speeds.train[row["kind"]] = row["relative_speed"]["median"]
         return
-    for row in document["models"]:
-        if row["batch_size"] == 1 and row["weights"] == "float32":
+    rows = [row for row in document["models"] if row["batch_size"] == 1]
+    if not rows:
+        raise DataError("expected measurements with batch size 1: nmt-bench decode --batch 1")
+    for row in rows:
+        if row["weights"] != "int8":
             speeds.parameters.setdefault(row["model"], row["parameters"])
             speeds.decode[row["model"]] = row["relative_speed"]["median"]
             speeds.groups[row["model"]] = [

@@ -125,12 +125,19 @@ def role_row(cell: Cell, type_: str, layer: int, role: dict[str, Any]) -> list[s
     return [*labels, role["role"], f"{role['score']:.2f}", example]
 
 
-def ranked_pictures(grid: Sequence[Sequence[Cell]]) -> list[Picture]:
-    """Figure 10, by the first variant whose cross-attention can be null."""
+def ranked_pictures(grid: Sequence[Sequence[Cell]], *, rank: bool) -> list[Picture]:
+    """Figure 10, by the first variant whose cross-attention can be null.
+
+    Without `rank`, it is drawn only from scores that are there.
+    """
     for cell in first_of_each(grid):
         if attends_to_nothing(cell.run):
+            source, target, scores = ranked_files(cell.run)
             try:
-                source, target, scores = rank_pairs(cell.run)
+                if rank:
+                    rank_pairs(cell.run)
+                elif not scores.is_file():
+                    return []
             except FailedError:
                 return []  # the command has said why
             layer, head = alignment_head(cell)
@@ -142,15 +149,19 @@ def ranked_pictures(grid: Sequence[Sequence[Cell]]) -> list[Picture]:
     return []
 
 
-def rank_pairs(run: Run) -> tuple[Path, Path, Path]:
-    """The first pairs of the training text and their scores by nmt-filter."""
+def ranked_files(run: Run) -> tuple[Path, Path, Path]:
+    """The files of the first pairs of the training text and of their scores."""
     folder = run.config.run_dir / FILTERED
+    return folder / "source", folder / "target", folder / "scores.tsv"
+
+
+def rank_pairs(run: Run) -> None:
+    """Score the first pairs of the training text by nmt-filter."""
+    *own, scores = ranked_files(run)
     texts = run.layout.pair("train")
-    own = [folder / side for side in ("source", "target")]
-    scores = folder / "scores.tsv"
 
     def work() -> None:
-        folder.mkdir(exist_ok=True)
+        scores.parent.mkdir(exist_ok=True)
         for text, path in zip(texts, own, strict=True):
             with LineWriter(path) as writer:
                 for line in islice(read_text(text), RANKED_PAIRS):
@@ -160,17 +171,23 @@ def rank_pairs(run: Run) -> tuple[Path, Path, Path]:
 
     inputs = [file_digest(path) for path in (run.model / "MANIFEST.json", *texts)]
     with_stamp(run, FILTERED, inputs, [*own, scores], work)
-    return own[0], own[1], scores
 
 
 def alignment_head(cell: Cell) -> tuple[int, int]:
-    """The layer and head whose links are most informative, by the analysis of a run."""
+    """The layer and head whose links are most informative, by the analysis of a run.
+
+    Heads that attend to something less than half as often as the one that does so most are out.
+    """
     document = read_document(analysis_folder(cell) / "analysis.json")
     assert document is not None
     layers = document["models"][0]["statistics"]["cross"]
-    scores = {
-        (layer, head): score
-        for layer in range(len(layers))
-        for head, score in enumerate(layers[f"layer_{layer}"]["shares"]["alignment"])
+    heads = {
+        (layer, head): (1 - null_rate, score)
+        for layer, row in enumerate(layers[f"layer_{number}"] for number in range(len(layers)))
+        for head, (null_rate, score) in enumerate(
+            zip(row["heads"]["null_rate"], row["shares"]["alignment"], strict=True)
+        )
     }
-    return max(scores, key=lambda place: scores[place])
+    most, _ = max(heads.values())
+    places = [place for place, (attends, _) in heads.items() if attends >= most / 2]
+    return max(places, key=lambda place: heads[place][1])

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from nmt.analysis.results import ATTENTION_TYPES
+from nmt.analysis.results import ATTENTION_TYPES, chosen_heads
 from nmt.analysis.tables import MEANS
 from nmt.bench.paper import SPEEDS, flops_crossover, rela_flops, softmax_flops
 from nmt.evaluation import TOKENIZED_BLEU
@@ -27,7 +27,7 @@ def score_table(variants: Variants, paper: Mapping[str, PaperScore]) -> Table:
     for variant, runs in variants.items():
         published = paper.get(variant, PaperScore())
         bleu, tokenized = number(runs, f"score/{BLEU}"), number(runs, f"score/{TOKENIZED_BLEU}")
-        p_value = number(runs, "p_value")
+        p_value = first_p_value(runs)
         failed = sum(run.values.get("status") == "diverged" for run in runs)
         shown = show(bleu, decimals=2) or (DASH if failed else MISSING)
         rows.append(
@@ -40,7 +40,7 @@ def score_table(variants: Variants, paper: Mapping[str, PaperScore]) -> Table:
                 f"{0 if bleu is None else bleu.count}" + (f", {failed} failed" if failed else ""),
                 DASH if published.failed else plain(published.bleu, 1),
                 difference(bleu, published.bleu, 1),
-                "" if p_value is None else f"{p_value.mean:.3f}",
+                "" if p_value is None else f"{p_value:.3f}",
                 million(number(runs, "parameters")),
             ]
         )
@@ -150,6 +150,9 @@ def alignment_table(variants: Variants) -> Table:
         "Percent, mean over the layers and ± deviation over seeds; lower is better. AoL: layer "
         "attention. AoH: the best head of each layer"
     )
+    runs = [run for runs in variants.values() for run in runs if "text/gold" in run.values]
+    if runs:
+        note += f". {chosen_heads(int(runs[0].values['text/development']))}"
     return Table(columns, rows, title="Alignment error rate (Table 5)", note=note)
 
 
@@ -201,6 +204,12 @@ def mean_diversity(runs: Sequence[RunScores], type_: str, temperature: str) -> S
         if layers:
             values.append(sum(layers.values()) / len(layers))
     return summarize(values)
+
+
+def first_p_value(runs: Sequence[RunScores]) -> float | None:
+    """The p-value of the lowest seed that has one: files of several machines have one each."""
+    found = [run for run in runs if "p_value" in run.values]
+    return float(min(found, key=lambda run: run.seed).values["p_value"]) if found else None
 
 
 def text_of(runs: Sequence[RunScores], name: str) -> str:

@@ -65,7 +65,8 @@ def areas(scores: Path, labels: Path) -> Table:
     goodness: dict[str, Values] = {}
     for name, higher in HIGHER_IS_BETTER.items():
         values = np.array([float(row[name]) for row in rows])
-        goodness[name] = values if higher else -values
+        signed = values if higher else -values
+        goodness[name] = np.where(np.isnan(signed), -np.inf, signed)  # pairs without a score
     ranks = {name: rank(values) for name, values in goodness.items()}
     both = ("log_probability", "length_ratio")
     goodness[" + ".join(both)] = sum((ranks[name] for name in both), np.zeros(len(rows)))

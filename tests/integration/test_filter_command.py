@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from translation_models import (
 )
 
 from nmt.cli import filter as command
+from nmt.config.config import AttentionConfig, SublayerAttentionConfig
 
 SOURCE = random_lines(10, seed=1, longest=12)
 TARGET = [line.upper() for line in random_lines(10, seed=2, longest=12)]
@@ -145,6 +147,23 @@ def test_softmax_has_no_null_rate_and_says_so(
     assert run(folder, "--keep-best=0.8", *kept, kind="softmax") == 0
     assert "by log_probability" in capfd.readouterr().err
     assert len((tmp_path / "a").read_text(encoding="utf-8").split("\n")) == 8 + 1
+
+
+def test_a_layer_without_nulls_ranks_nothing(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config("rela-g", subword="bpe")
+    cross = SublayerAttentionConfig("rela-g", layers={0: AttentionConfig("softmax")})
+    attention = replace(config.model.attention, cross=cross)
+    config = replace(config, model=replace(config.model, attention=attention))
+    codec = make_codec(config)
+    make_directory(folder / "mixed", config, codec, make_model(config, codec))
+    kept = [f"--keep-source={tmp_path / 'a'}", f"--keep-target={tmp_path / 'b'}"]
+    options = ["--keep-best=0.8", *kept]
+    assert run(folder, *options, "--rank-by=null_rate_layer_0", kind="mixed") == 2
+    assert "it is 0 for every pair with this model" in capfd.readouterr().err
+    for name in ("null_rate_layer_1", "null_rate"):
+        assert run(folder, *options, f"--rank-by={name}", kind="mixed") == 0
 
 
 @pytest.mark.parametrize(

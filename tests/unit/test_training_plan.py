@@ -13,6 +13,7 @@ from nmt.doctor.compute import Device
 from nmt.doctor.plan import (
     COMPARED,
     MAX_GPUS,
+    PLANNED_VOCABULARY,
     all_reduce_seconds,
     choose_gpu,
     make_plan,
@@ -33,6 +34,21 @@ def test_the_model_of_the_paper_has_the_size_of_the_paper() -> None:
     assert WORK.parameters == pytest.approx(72.31e6, rel=0.005)
     of_config = work_of(load_config(CONFIGS / "wmt14_en_de" / "01-softmax.yaml"))
     assert of_config == WORK
+
+
+@pytest.mark.parametrize(
+    ("subword", "vocabulary"),
+    [
+        ("{kind: bpe}", PLANNED_VOCABULARY),
+        ("{kind: sentencepiece, vocabulary_size: 8000}", 8_000),
+        ("{kind: bpe, merges: 4000}", 4_000),
+    ],
+)
+def test_a_vocabulary_that_is_not_known_yet_is_that_of_the_paper(
+    subword: str, vocabulary: int
+) -> None:
+    config = load_config(CONFIGS / "wmt14_en_de" / "01-softmax.yaml", [f"data.subword={subword}"])
+    assert work_of(config).vocabulary == vocabulary
 
 
 def test_more_gpus_are_faster_until_they_are_not() -> None:

@@ -70,15 +70,15 @@ def test_elsewhere_leaves_out_the_own_sentence() -> None:
 
 
 def test_information_by_hand() -> None:
-    """Two sentences, two words each, always linked alike: of 4 word types."""
+    """Two sentences, two words each, always linked alike: of 3 source and 5 target words."""
     sources, targets = np.array([0, 1, 0, 1]), np.array([2, 3, 2, 3])
     sentences = np.array([0, 0, 1, 1])
-    by_chance = (1 + 1) / (2 + 4)
+    by_chance = (1 + 1) / (2 + 3)
     expected = np.log(((1 + by_chance) / (1 + 1)) / by_chance)
-    found = link_information(sources, targets, sentences, num_words=4)
+    found = link_information(sources, targets, sentences, vocabulary=(3, 5))
     assert found == pytest.approx([expected] * 4)
     none = np.full(4, NO_LINK)
-    assert link_information(none, targets, sentences, num_words=4).tolist() == [0.0] * 4
+    assert link_information(none, targets, sentences, vocabulary=(3, 5)).tolist() == [0.0] * 4
 
 
 def test_the_head_that_aligns_tells_most() -> None:
@@ -104,13 +104,35 @@ def test_the_head_that_aligns_tells_most() -> None:
             words,
         )
     scores = information.scores()
-    assert best_choice(grid, -scores) == AlignmentHead(0, 2, shifted=False)
+    assert best_choice(grid, information.costs()) == AlignmentHead(0, 2, shifted=False)
     others = np.delete(scores.flatten(), 4)
     assert scores[0, 2, 0] > 1.5
     assert others.max() < 0.3
 
 
+def test_a_head_without_links_is_not_chosen() -> None:
+    """Random links tell less than nothing; still they are links."""
+    generator = random.Random(5)
+    grid = HeadGrid(layers=1, heads=2)
+    information = LinkInformation(grid)
+    for index in range(50):
+        words = [f"w{generator.randrange(30)}" for _ in range(8)]
+        links = np.full((*grid.shape, 8), NO_LINK)
+        links[0, 1:] = [[[generator.randrange(8) for _ in words] for _ in range(2)] for _ in "ab"]
+        sentence = Segmentation(words, [], list(range(8)))
+        information.add(SegmentedPair(index, sentence, sentence), links)
+    scores = information.scores()
+    assert scores[0, 1:].max() < scores[0, 0, 0] == 0.0
+    assert best_choice(grid, information.costs()).head != 0
+
+
+def test_without_any_sure_link_a_head_without_links_is_the_worst() -> None:
+    counts = GridCounts(GRID)
+    counts.add(grid_words({(0, 0): [0, 1, 2]}), GoldLinks(frozenset(), DIAGONAL.possible))
+    assert best_choice(GRID, counts.error_rates(), shifted=False).head == 0
+
+
 def test_without_text_the_usual_head_is_taken() -> None:
     grid = HeadGrid(layers=6, heads=8)
-    chosen = best_choice(grid, -LinkInformation(grid).scores())
+    chosen = best_choice(grid, LinkInformation(grid).costs())
     assert chosen == AlignmentHead(2, None, shifted=True)

@@ -76,6 +76,15 @@ def test_entropy_is_of_shares_and_over_queries_that_attend() -> None:
     torch.testing.assert_close(mean.value, torch.tensor(expected, dtype=torch.float64))
 
 
+def test_a_head_that_never_attends_has_no_entropy() -> None:
+    weights = torch.cat([WEIGHTS, torch.zeros(1, 1, 3, 3)], dim=1)
+    mean = attention_entropy(weights, VISIBLE, QUERIES)
+    first, second = attention_entropy(WEIGHTS, VISIBLE, QUERIES).value.tolist()
+    assert mean.by_head() == [first, second, None]
+    assert mean.over_heads() == pytest.approx((first + second) / 2)
+    assert attention_entropy(torch.zeros(1, 2, 3, 3), VISIBLE, QUERIES).over_heads() == 0.0
+
+
 def test_entropy_of_normalised_weights_is_their_own() -> None:
     weights = torch.tensor([[[[0.2, 0.3, 0.5]]]], dtype=torch.float64)
     everything = torch.ones(1, 1, 1, 3, dtype=torch.bool)

@@ -186,6 +186,23 @@ def test_planted_heads_of_the_decoder_are_found(planted: tuple[PairBatch, Codec]
     assert "end symbol" not in summary["decoder_self"]["layer_0"]["shares"]
 
 
+def test_a_query_without_a_choice_does_not_count(planted: tuple[PairBatch, Codec]) -> None:
+    """A head that attends to itself only at the start symbol, which sees nothing else."""
+    batch, codec = planted
+    length = batch.target_input.shape[1]
+    weights = torch.zeros(len(batch.pairs), 2, length, length)
+    weights[:, :, 0, 0] = 1.0
+    weights[:, 0, 1:, 0] = 1.0
+    statistics = RoleStatistics()
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    observe = statistics.observer(batch, BatchPositions.of(batch, codec))
+    observe(Site("decoder_self", 0), weights, causal & batch.target_visible[:, None, None])
+    summary: dict[str, Any] = {"decoder_self": {"layer_0": {}}}
+    statistics.add_to(summary)
+    assert summary["decoder_self"]["layer_0"]["shares"]["itself"] == [0.0, None]
+    assert found(summary, "decoder_self") == {0: ["sink"]}
+
+
 def test_planted_heads_of_cross_attention_are_found(planted: tuple[PairBatch, Codec]) -> None:
     """Heads that align by the step that predicts and by the one that reads, a sink, and others."""
     batch, codec = planted

@@ -162,6 +162,17 @@ def test_scores_are_beside_those_of_the_paper() -> None:
     assert adaptive_table(by_variant(RUNS), {}) is None
 
 
+def test_the_p_value_is_that_of_the_lowest_seed() -> None:
+    runs = [RunScores("t", "v", seed, {"p_value": p}) for seed, p in ((2, 0.4), (1, 0.001))]
+    assert cells(score_table(by_variant(runs), {}).rows, "v")[8] == "0.001"
+
+
+def test_alignment_says_on_which_pairs_heads_were_chosen() -> None:
+    values: dict[str, Any] = {"text/gold": "gold.links", "text/development": 50}
+    assert "on the first 50 pairs" in alignment_table({"v": [RunScores("t", "v", 1, values)]}).note
+    assert "chosen" not in alignment_table(by_variant(RUNS)).note
+
+
 def test_alignment_and_diversity_are_beside_those_of_the_paper() -> None:
     rela = cells(alignment_table(by_variant(RUNS)).rows, "07-rela-g")
     assert rela[1:4] == ["missing", "64.46", ""]
@@ -188,6 +199,19 @@ def test_speeds_of_the_bench_fill_table_2(tmp_path: Path) -> None:
     assert rela[1:6] == ["5.00M", "72.34M", "0.90x", "0.93x", "−0.03"]
     assert rela[6] == "missing"
     assert cells(speed_table(Speeds()).rows, "softmax")[3] == "missing"
+
+
+def test_speeds_of_decoding_may_be_of_any_floats(tmp_path: Path) -> None:
+    path = tmp_path / "decode.json"
+    row = {"model": "rela-g", "parameters": 5, "relative_speed": {"median": 0.9}, "groups": []}
+    rows = [{**row, "batch_size": 1, "weights": weights} for weights in ("bfloat16", "int8")]
+    rows[1]["relative_speed"] = {"median": 2.0}
+    document = {"benchmark": "decode", "machine": {}, "models": rows}
+    path.write_text(json.dumps(document))
+    assert cells(speed_table(read_speeds([path])).rows, "rela-g")[6] == "0.90x"
+    path.write_text(json.dumps({**document, "models": [{**rows[0], "batch_size": 64}]}))
+    with pytest.raises(DataError, match=r"decode.json: expected measurements with batch size 1"):
+        read_speeds([path])
 
 
 def test_curves_are_means_at_shared_updates() -> None:
