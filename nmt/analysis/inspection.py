@@ -10,7 +10,7 @@ from nmt.analysis.statistics import attention_summary
 from nmt.checkpoint.model_directory import LoadedModel
 from nmt.config.config import Config
 from nmt.data.prepare import Prepared
-from nmt.data.text import read_text
+from nmt.data.text import SIDES
 from nmt.model.transformer import Transformer
 
 ALIGNMENT_SAMPLE = 300  # sentence pairs from which the head for word alignments is chosen
@@ -28,11 +28,7 @@ def inspect_attention(config: Config, prepared: Prepared, model: Transformer) ->
 
 def alignment_head(config: Config, prepared: Prepared, model: Transformer) -> dict[str, Any]:
     """The head whose links tell most about words: nmt-translate aligns its output by it."""
-    pairs = zip(
-        read_text(prepared.validation_text("source")),
-        read_text(prepared.validation_text("target")),
-        strict=True,
-    )
+    pairs = zip(*map(prepared.validation_text, SIDES), strict=True)
     aligner = Aligner(LoadedModel(config, prepared.codec, model, config.run_dir))
     information = aligner.link_information(islice(pairs, ALIGNMENT_SAMPLE))
     return asdict(best_choice(aligner.grid, information.costs()))

@@ -18,7 +18,7 @@ from nmt.storage.manifest import SealedDirectory
 
 logger = logging.getLogger(__name__)
 
-# Of checkpoints that are averaged, as shares of the updates of the run.
+# Of checkpoints that are averaged, as shares of the updates of the newest one.
 WIDEST_SPAN = 0.1
 WIDEST_GAP = 0.25
 
@@ -74,7 +74,7 @@ def close_steps(store: CheckpointStore, count: int) -> list[int]:
     steps = list(itertools.islice(regular_steps(store), count))
     if len(steps) < 2:
         return steps
-    updates = read_config(SealedDirectory(store.path(steps[0]))).train.max_updates
+    updates = steps[0]
     close = [step for step in steps if steps[0] - step <= WIDEST_SPAN * updates]
     if len(close) > 1:
         return close

@@ -136,7 +136,8 @@ def model_files(
 @functools.lru_cache(maxsize=1)
 def codec_files(codec: Codec) -> dict[str, bytes]:
     """The files of a codec, which does not change during a run."""
-    with tempfile.TemporaryDirectory() as name, storage_errors(Path(name)):
+    place = Path(os.environ.get("TMPDIR", "/tmp"))  # as far as messages go
+    with storage_errors(place), tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         codec.save(directory)
         return {name: (directory / name).read_bytes() for name in codec.files()}

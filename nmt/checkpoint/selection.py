@@ -47,8 +47,8 @@ def validation_score(path: Path) -> ValidationScore | None:
         state, config = directory.read_json(STATE), read_config(directory)
         of_average = AVERAGE_OF in state
         value = state[VALIDATION_SCORE] if of_average else state["training"]["best_score"]
-        validate = config.validate
-        conditions = (validate.beam, validate.sentences, config.decode, state["data_fingerprint"])
+        validate, data = config.validate, state["data_fingerprint"]
+        conditions = (validate.corpus, validate.beam, validate.sentences, config.decode, data)
         return ValidationScore(validate.metric, float(value), conditions)
     except (UserError, KeyError, TypeError, ValueError):
         return None

@@ -158,6 +158,9 @@ def _parse_override(override: str, source: Source, problems: list[Problem]) -> N
         node = parse_document(text, source, problems)
     except UnreadableError as error:
         raise UnreadableError(place, error.problem.message, key=key) from None
+    if isinstance(node, Scalar) and not node.quoted and node.text != text.strip():
+        message = f"{quote(text)} means {quote(node.text)} in YAML; put the value into quotes"
+        raise UnreadableError(place, message, key=key)
     for name in reversed(names):
         node = MappingNode(place, {name: Entry(place, node)})
     return node

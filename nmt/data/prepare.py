@@ -63,10 +63,13 @@ class StartCodec:
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """An encoded validation corpus and the files of its raw text; line i belongs to pair i."""
+    """An encoded validation corpus and its raw text; line i belongs to pair i.
+
+    The text is in memory: another run may prepare the same directory again.
+    """
 
     corpus: EncodedCorpus
-    text: dict[Side, Path]
+    text: dict[Side, list[str]]
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,8 @@ class Prepared:
             for corpus in (self.train, *(each.corpus for each in self.validations.values())):
                 corpus.check_content()
 
-    def validation_text(self, side: Side) -> Path:
-        """The file of the raw text of the first validation corpus; line i belongs to pair i."""
+    def validation_text(self, side: Side) -> list[str]:
+        """The raw text of the first validation corpus; line i belongs to pair i."""
         return self.validations[VALIDATION].text[side]
 
 
@@ -154,7 +157,7 @@ def prepare(
 def open_prepared(directory: Path) -> Prepared:
     """Open a prepared directory; raises IntegrityError for a damaged file.
 
-    Of the codec the hashes are verified, of the corpora only the sizes.
+    Of the codec and the validation text the hashes are verified, of the corpora only the sizes.
     """
     if read_about(directory).about.get("format") != PREPARED_DATA:
         raise DataError(f"{directory}: prepared by another version; run nmt-prepare again")
@@ -166,7 +169,7 @@ def open_prepared(directory: Path) -> Prepared:
             codec=Codec.load(directory),
             train=EncodedCorpus(sealed, TRAIN),
             validations={
-                role: ValidationSet(EncodedCorpus(sealed, role), validation_text(directory, role))
+                role: ValidationSet(EncodedCorpus(sealed, role), read_validation(sealed, role))
                 for role in sealed.about["corpora"]
                 if role != TRAIN
             },
@@ -243,7 +246,10 @@ def out_of_date(
     if changed := prepared_directory.changed_input(manifest.about.get("inputs", []), inputs):
         return f"changed input ({changed})"
     if writable:
-        prepared_directory.record_inputs(directory, manifest, inputs)
+        try:
+            prepared_directory.record_inputs(directory, manifest, inputs)
+        except StorageError as error:
+            logger.warning("%s; the data can be used all the same", error)
     return None
 
 
@@ -370,10 +376,9 @@ def encode_validation(
 ) -> dict[str, Any]:
     """Write a validation corpus and its raw text; pairs of any length are kept."""
     statistics = ReadStatistics()
-    text = validation_text(directory, role)
     with (
-        new_file(text["source"]) as source,
-        new_file(text["target"]) as target,
+        new_file(directory / text_file(role, "source")) as source,
+        new_file(directory / text_file(role, "target")) as target,
         CorpusWriter(directory, role, token_types(codec)) as writer,
     ):
         pairs = keep_text(read_tagged(data, corpus, statistics), source, target)
@@ -412,6 +417,15 @@ def keep_text(pairs: Iterable[Pair], source: BinaryIO, target: BinaryIO) -> Iter
         yield pair
 
 
-def validation_text(directory: Path, role: str) -> dict[Side, Path]:
-    """The files of the raw text of a validation corpus."""
-    return {side: directory / f"{role}.{side}.txt" for side in SIDES}
+def text_file(role: str, side: Side) -> str:
+    """The name of the file with the raw text of a side of a validation corpus."""
+    return f"{role}.{side}.txt"
+
+
+def read_validation(sealed: SealedDirectory, role: str) -> dict[Side, list[str]]:
+    """The raw text of a validation corpus, as `keep_text` has written it."""
+    text: dict[Side, list[str]] = {}
+    for side in SIDES:
+        with sealed.open(text_file(role, side)) as path:
+            text[side] = path.read_bytes().decode().removesuffix("\n").split("\n")
+    return text

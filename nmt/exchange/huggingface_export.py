@@ -24,6 +24,7 @@ from nmt.exchange.huggingface import (
     foreign_names,
 )
 from nmt.model.embeddings import sinusoids
+from nmt.storage.arrays import safetensors_errors
 from nmt.storage.directories import new_directory
 from nmt.storage.records import METRICS_FILE, read_records
 
@@ -50,7 +51,8 @@ def export_huggingface(loaded: LoadedModel, output: Path) -> None:
             (directory / file).write_text(text, encoding="utf-8")
         for file, data in files.items():
             (directory / file).write_bytes(data)
-        save_file(weights(loaded), directory / WEIGHTS, metadata={"format": "pt"})
+        with safetensors_errors():
+            save_file(weights(loaded), directory / WEIGHTS, metadata={"format": "pt"})
         (directory / "README.md").write_text(model_card(loaded), encoding="utf-8")
 
 

@@ -146,6 +146,7 @@ def _write(member: ArchiveMember, path: Path, *, name: str) -> None:
         while piece := content.read(COPY_BYTES):
             try:
                 written += file.write(piece)
+                file.flush()
             except OSError as error:
                 raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
     if member.size not in (None, written):

@@ -16,7 +16,7 @@ from nmt.config.config import resolved_prepared_dir
 from nmt.data.text import LineWriter
 from nmt.errors import ConfigError, DataError, DivergedError
 from nmt.recipes.stages import FailedError, Run, StageName, run_stage, training_status
-from nmt.recipes.variants import configs_of, find_variant, make_run, variants
+from nmt.recipes.variants import configs_of, find_variant, make_run, path_setting, variants
 from nmt.storage.records import METRICS_FILE, read_records
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,8 @@ def make_grid(
         row = []
         for seed in seeds or [plain.seed]:
             own = home if seed == plain.seed else home.with_name(f"{home.name}-seed{seed}")
-            row.append(Cell(variant, seed, make(variant, f"seed={seed}", f"run_dir={own}")))
+            settled = make(variant, f"seed={seed}", path_setting("run_dir", own))
+            row.append(Cell(variant, seed, settled))
         grid.append(row)
     return grid
 

@@ -1,5 +1,6 @@
 """Recipes and their variants by name, and the run that one of them makes with its settings."""
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -100,13 +101,18 @@ def other_paths(layout: "RecipeFiles", validation: str, runs: Path, variant: str
     """The settings that point a config at the text of another recipe of the same task."""
     train, valid = layout.pair("train"), layout.pair(validation)
     return [
-        f"run_dir={runs / variant}",
-        f"data.prepared_dir={runs / 'prepared'}",
-        f"data.train.source={train[0]}",
-        f"data.train.target={train[1]}",
-        f"data.validation.source={valid[0]}",
-        f"data.validation.target={valid[1]}",
+        path_setting("run_dir", runs / variant),
+        path_setting("data.prepared_dir", runs / "prepared"),
+        path_setting("data.train.source", train[0]),
+        path_setting("data.train.target", train[1]),
+        path_setting("data.validation.source", valid[0]),
+        path_setting("data.validation.target", valid[1]),
     ]
+
+
+def path_setting(key: str, path: Path) -> str:
+    """`key=path` as a setting of a config, whatever characters the path has."""
+    return f"{key}={json.dumps(str(path))}"
 
 
 def variants(configs: Path) -> list[Path]:

@@ -7,7 +7,8 @@ import errno
 import mmap
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from math import prod
@@ -70,8 +71,17 @@ def write_safetensors(specs: Mapping[str, Any], path: Path) -> None:
     """Write a file of the safetensors library's `TensorSpec`s; a failing disk is an OSError."""
     import safetensors
 
-    try:
+    with safetensors_errors():
         safetensors.serialize_file(dict(specs), path)
+
+
+@contextmanager
+def safetensors_errors() -> Iterator[None]:
+    """A context in which a disk that fails the safetensors library is an OSError."""
+    import safetensors
+
+    try:
+        yield
     except safetensors.SafetensorError as error:
         found = OS_ERROR.search(str(error))
         number = int(found[1]) if found else errno.EIO

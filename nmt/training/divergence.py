@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -81,13 +81,16 @@ class Watch:
         *,
         warmup: int,
         loss_bounds: Callable[[], LossBounds],
+        borders: Collection[int] = (),
     ) -> None:
+        """Losses are compared between two `borders`, the updates after which other text comes."""
         self.loss = loss
         self.state = state
         self.warn_every = math.ceil(max(2 * warmup, UPDATES_TO_LEARN) / LOSS_WINDOW) * LOSS_WINDOW
         self.loss_bounds = cache(loss_bounds)
         self.device = next(loss.parameters()).device
         self.lag = 1 if self.device.type == "cuda" else 0
+        self.borders = borders
         self.pending: deque[Arrival] = deque()
 
     def take(self, result: UpdateResult) -> None:
@@ -132,7 +135,10 @@ class Watch:
         """Take the sums over the last LOSS_WINDOW updates, over all processes."""
         state = self.state
         values = dict(zip(SUM_NAMES, sums, strict=True))
-        if not values["tokens"]:
+        passed = state.update - LOSS_WINDOW
+        if inside := [border for border in self.borders if passed <= border < state.update]:
+            state.lowest_loss, state.high_windows = None, 0
+        if not values["tokens"] or any(border > passed for border in inside):
             return
         loss = values["loss"] / values["tokens"]
         if state.lowest_loss is None or loss < state.lowest_loss:

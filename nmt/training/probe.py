@@ -23,12 +23,12 @@ KEPT_PER_TARGET_POSITION = 23
 
 
 def probe(updater: Updater, config: Config, *, train: BatchStream, validation: list[Batch]) -> None:
-    """Run two validation batches and the training batches that need most memory.
+    """Run the first and the longest validation batch, and the largest training batches.
 
     Weights, optimizer and random state are left as they were.
     """
     with torch.no_grad():
-        for batch in validation[:2]:
+        for batch in validation[:1] + validation[-1:]:
             updater.loss(*loss_inputs(batch, updater.device))
     batch_tokens = config.train.batch_tokens
     if fits(updater, train):

@@ -15,8 +15,6 @@ CHANGEABLE = (
     "kinds",
     "data.train",
     "data.validation",
-    "data.on_bad_line",
-    "data.max_line_bytes",
     "data.prepared_dir",
     "data.workers",
     "train.max_updates",

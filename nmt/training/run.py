@@ -2,14 +2,14 @@
 
 import logging
 import os
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
 import torch
 
-from nmt.checkpoint.model_directory import model_for
+from nmt.checkpoint.model_directory import codec_files, model_for
 from nmt.checkpoint.start import Start, begun_codec, describe_names, read_start, transfer
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config, resolved_prepared_dir
@@ -42,7 +42,7 @@ from nmt.training.result import (
     write_result,
 )
 from nmt.training.resume import check_resumable, with_saved_choices
-from nmt.training.saving import reconcile_best
+from nmt.training.saving import forget_other_scores, reconcile_best
 from nmt.training.schedule import low_peak
 from nmt.training.signals import StopRequest
 from nmt.training.snapshot import SavedRun, read_saved_run, restore
@@ -156,12 +156,15 @@ def build_trainer(
     updater = Updater(loss, config, team, idle_batch=first)
     if saved is not None:
         restore(updater, saved)
+        forget_other_scores(state, saved.config, config)
         if team.is_main:
             reconcile_best(state, store)
         state.best_score, state.best_update = team.gather([state.best_score, state.best_update])[0]
     trainer = Trainer(
         config, team, prepared, store=store, updater=updater, state=state, inspect=inspect
     )
+    if team.is_main:
+        codec_files(prepared.codec)  # needs a temporary directory: now, not at a checkpoint
     if saved is None:
         logger.info("%s", summarize(model))
         if frozen:
@@ -191,7 +194,8 @@ def run(trainer: Trainer, team: Processes, stop: StopRequest) -> int:
                 status = "finished" if trainer.finished() else "stopped"
                 write_end(config.run_dir, state, status=status)
     except (DivergedError, StorageError, IntegrityError) as error:
-        team.maximum(0)  # torchrun ends everybody with the first to go: wait until it is written
+        with suppress(RuntimeError):  # the others may have left
+            team.maximum(0)  # torchrun ends all with the first to go: wait until it is written
         if team.is_main:
             raise
         return error.exit_code  # one of us tells what all have seen

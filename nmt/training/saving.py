@@ -7,6 +7,8 @@ from functools import partial
 from nmt.checkpoint.cadence import Cause, prune
 from nmt.checkpoint.model_directory import STATE
 from nmt.checkpoint.store import CheckpointStore
+from nmt.config.config import Config
+from nmt.config.differences import differences
 from nmt.data.prepare import Prepared
 from nmt.errors import IntegrityError, NoCheckpointError, StorageError
 from nmt.storage.directories import Writer
@@ -19,6 +21,8 @@ from nmt.training.update import Updater
 logger = logging.getLogger(__name__)
 
 BEST = "best"
+# Keys that do not change what a validation score means.
+NO_CONDITION = ("validate.every", "validate.patience", "validate.batch_tokens")
 
 
 class Saver:
@@ -80,6 +84,21 @@ class Saver:
             self.failures.end()
 
 
+def forget_other_scores(state: TrainingState, before: Config, after: Config) -> None:
+    """Let the next validation write `best` if scores mean something else than they did so far."""
+    changes = differences(before.validate, after.validate, "validate", ignored=NO_CONDITION)
+    changes += differences(before.decode, after.decode, "decode")
+    if state.best_score is None or not changes:
+        return
+    logger.warning(
+        "best: the score %.2f of update %d does not count any more, because scores differ by %s",
+        state.best_score,
+        state.best_update,
+        "; ".join(changes),
+    )
+    state.best_score, state.best_update, state.validations_since_best = None, 0, 0
+
+
 def reconcile_best(state: TrainingState, store: CheckpointStore) -> None:
     """Let the state speak of the `best` that is on disk, should the one it knows be missing.
 
@@ -93,7 +112,7 @@ def reconcile_best(state: TrainingState, store: CheckpointStore) -> None:
         score, update = found["best_score"], found["best_update"]
     except (IntegrityError, NoCheckpointError, KeyError, TypeError):
         score, update = None, 0
-    if update < state.best_update:
+    if score is None or update < state.best_update:
         logger.warning(
             "best: the model of update %d is missing in %s; %s",
             state.best_update,

@@ -16,6 +16,7 @@ from nmt.checkpoint.selection import HIGHER_IS_BETTER, is_better
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config
 from nmt.data.batching import StreamState
+from nmt.data.mixture import Mixture
 from nmt.data.prepare import Prepared
 from nmt.errors import DivergedError, IntegrityError, StorageError
 from nmt.progress import progress_bar
@@ -70,6 +71,7 @@ class Trainer:
                 vocabulary_size=len(prepared.codec.target.vocabulary),
                 smoothing=config.train.label_smoothing,
             ),
+            borders=Mixture.of(config.data.train, prepared.sizes).starts(),
         )
         self.failures = WriteFailures(state)
         self.saver = Saver(store, updater, prepared, state=state, failures=self.failures)

@@ -13,7 +13,7 @@ from nmt.data.batching import Batch, validation_batches
 from nmt.data.corpus import EncodedCorpus
 from nmt.data.prepare import Prepared, ValidationSet
 from nmt.data.reading import validation_roles
-from nmt.data.text import read_text
+from nmt.data.text import SIDES
 from nmt.decoding.translator import Translator
 from nmt.evaluation import bleu, chrf
 from nmt.model.transformer import Transformer
@@ -109,8 +109,7 @@ class Validator:
         if settings.beam == 0:
             return {}
         most = settings.sentences or None
-        source = list(read_text(validation.text["source"]))[:most]
-        target = list(read_text(validation.text["target"]))[:most]
+        source, target = (validation.text[side][:most] for side in SIDES)
         rank, size = self.processes.rank, self.processes.size
         translator = Translator.from_model(model, self.prepared.codec, self.config.decode)
         own = translator.translate(source[rank::size], beam=settings.beam)

@@ -79,8 +79,8 @@ def test_the_tag_is_the_first_id_of_its_corpus_only(reference: Path) -> None:
     assert (ids[240:, 0] == tag).all()
     assert (ids[240:, 1:] != tag).all()
     assert sorted(prepared.validations) == ["validation", "validation.second"]
-    text = prepared.validations["validation.second"].text["source"].read_text()
-    assert all(line.startswith("<noisy> ") for line in text.splitlines())
+    text = prepared.validations["validation.second"].text["source"]
+    assert all(line.startswith("<noisy> ") for line in text)
 
 
 def test_each_validation_corpus_is_scored_by_name(reference: Path) -> None:

@@ -3,12 +3,14 @@
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from support.runs import die_at_call, newest, outcome, tiny_config, train_in_child, write_run
 
+from nmt.data.prepare import prepare
 from nmt.training import probe
 from nmt.training.update import Updater
 
@@ -26,6 +28,56 @@ def test_patience_ends_the_run_and_it_stays_ended(tmp_path: Path) -> None:
     before = outcome(tmp_path / "run")
     assert train_in_child(path) == 0
     assert outcome(tmp_path / "run") == before
+
+
+def test_a_score_of_another_metric_does_not_stay_the_best(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """chrF is far above BLEU: without a new start no BLEU would ever be the best."""
+    config = tiny_config(tmp_path, max_updates=8, schedule={"kind": "constant", "warmup": 2})
+    config["validate"] = {"every": 4, "beam": 1, "metric": "chrf"}
+    path = write_run(tmp_path, config)
+    assert train_in_child(path) == 0
+    config["train"]["max_updates"] = 12
+    config["validate"]["metric"] = "bleu"
+    path = write_run(tmp_path, config)
+    assert train_in_child(path) == 0
+    assert "because scores differ by validate.metric: chrf -> bleu" in capfd.readouterr().err
+    records = outcome(tmp_path / "run")["records"]
+    (last,) = [record for record in records if record.get("update") == 12 and "bleu" in record]
+    state = outcome(tmp_path / "run")["state"]
+    assert (state["best_score"], state["best_update"]) == (last["bleu"], 12)
+
+
+def test_another_run_may_prepare_the_directory_again_with_other_validation_text(
+    tmp_path: Path,
+) -> None:
+    """Both have the same training text, so the open run must go on with its own references."""
+    config = tiny_config(tmp_path, max_updates=8, schedule={"kind": "constant", "warmup": 2})
+    config["validate"] = {"every": 4, "beam": 1, "metric": "bleu"}
+    path = write_run(tmp_path, config)
+    assert train_in_child(path) == 0
+    undisturbed = outcome(tmp_path / "run")["records"]
+    again = tmp_path / "again"
+    other = write_run(again, {**config, "run_dir": str(again / "run")})
+    assert train_in_child(other, partial(change_validation_text, again)) == 0
+    assert (again / "prepared" / "validation.target.txt").read_text().startswith("other text")
+    assert outcome(again / "run")["records"] == undisturbed
+
+
+def change_validation_text(directory: Path) -> None:
+    """Prepare other references after the first update, as another run would."""
+    original = Updater.step
+
+    def step(self: Updater, *arguments: Any, **options: Any) -> Any:
+        text = directory / "data" / "validation.tgt"
+        if "other text" not in text.read_text():
+            lines = text.read_text().splitlines()
+            text.write_text("".join("other text\n" for _ in lines))
+            prepare(self.config)
+        return original(self, *arguments, **options)
+
+    Updater.step = step  # type: ignore[method-assign]
 
 
 def test_averaged_weights_are_saved_and_resume_exactly(tmp_path: Path) -> None:

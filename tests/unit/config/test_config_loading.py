@@ -201,6 +201,7 @@ def test_the_order_of_kind_and_option_on_the_command_line_does_not_matter(extend
         ("model=64", "command line: model: expected a mapping"),
         ("seed.x=64", "command line: seed: expected a whole number (at least 0), got a mapping"),
         ("extends=x.yaml", "command line: unknown key 'extends'"),
+        ("run_dir=runs/exp #2", "run_dir: 'runs/exp #2' means 'runs/exp' in YAML; put the value"),
         ("run_dir=a\x00b", "command line: run_dir: this is not valid YAML"),
         ("run_dir=a\udcffb", "command line: run_dir: this is not valid YAML"),
     ],

@@ -128,10 +128,10 @@ def test_every_pair_is_there_in_order_and_reads_as_written(
     assert texts(prepared, "train") == list(zip(*sentences(400, seed=400), strict=True))
     assert texts(prepared, "validation") == list(zip(*sentences(20, seed=20), strict=True))
     assert (
-        prepared.validation_text("source").read_bytes() == (tmp_path / "validation.en").read_bytes()
+        prepared.validation_text("source") == (tmp_path / "validation.en").read_text().splitlines()
     )
     assert (
-        prepared.validation_text("target").read_bytes() == (tmp_path / "validation.de").read_bytes()
+        prepared.validation_text("target") == (tmp_path / "validation.de").read_text().splitlines()
     )
     shared = "model.tie_embeddings=all" in overrides
     assert not shared or prepared.codec.source.vocabulary == prepared.codec.target.vocabulary
@@ -234,8 +234,8 @@ def test_bad_pairs_are_left_out_and_counted_by_reason(write_config: Write, tmp_p
     assert sum(corpora["train"]["left_out"].values()) == 3
     assert set(corpora["train"]["left_out"]) == {"empty line", "invalid UTF-8", "line too long"}
     assert corpora["validation"]["left_out"] == {"empty line": 1}
-    assert prepared.validation_text("source").read_bytes() == b"one\nsix\n"
-    assert prepared.validation_text("target").read_bytes() == b"eins\nsechs\n"
+    assert prepared.validation_text("source") == ["one", "six"]
+    assert prepared.validation_text("target") == ["eins", "sechs"]
 
 
 def test_no_pair_left_is_an_error_that_says_why(write_config: Write, tmp_path: Path):

@@ -64,6 +64,20 @@ def test_a_spike_of_one_window_is_forgiven() -> None:
     judge(watch(), [6.5, 5.0, 4.0, 9.0, 4.0, 3.5, 30.0, 3.4])
 
 
+@pytest.mark.parametrize("border", [2 * LOSS_WINDOW, 2 * LOSS_WINDOW + 20])
+def test_other_text_may_have_a_higher_loss(border: int) -> None:
+    """An easy corpus and then a hard one, of which the model knows nothing at first."""
+    losses = [1.9, 1.9, 2.8 if border % LOSS_WINDOW else 3.6, 3.6, 3.6, 3.5]
+    with pytest.raises(DivergedError):
+        judge(watch(), losses)
+    watched = watch()
+    watched.borders = [0, border]
+    judge(watched, losses)
+    assert watched.state.lowest_loss == 3.5
+    with pytest.raises(DivergedError):
+        judge(watched, [9.0, 9.0])
+
+
 def test_a_fall_back_to_word_frequencies_is_told() -> None:
     """Above them again after 5.0: not far, as numbers go, but all that was learned is lost."""
     bounds = LossBounds(perfect=1.3, frequency=7.0)
