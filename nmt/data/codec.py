@@ -16,7 +16,7 @@ from nmt.data.learning import Counts, LearnedSide, learn_sides, sentencepiece_si
 from nmt.data.subword import BPE, LineSentencePiece, SentencePiece, Subword, WholeWords
 from nmt.data.text import SIDES, Side, read_text
 from nmt.data.tokenizer import TokenizerSpec, count_tokens, make_tokenizer
-from nmt.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from nmt.errors import ConfigError, DataError
 from nmt.storage.files import replace_file
 
@@ -89,9 +89,18 @@ class SideCodec:
             self._cache[word] = ids
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The raw text of ids up to the first EOS, without PAD and BOS."""
-        tokens, _ = self._tokens(_content(ids))
+    def unknown_pieces(self, text: str) -> list[str]:
+        """The pieces of a raw line that have no id, in order."""
+        words = (word for word in self.tokenizer.tokenize(text) if word not in self._reserved)
+        pieces = chain.from_iterable(map(self.subword.split, words))
+        return [piece for piece in pieces if piece not in self.vocabulary]
+
+    def decode(self, ids: Sequence[int], unknown: Sequence[str] = ()) -> str:
+        """The raw text of ids up to the first EOS, without PAD and BOS.
+
+        The first UNKs stand for the `unknown` pieces.
+        """
+        tokens, _ = self._tokens(_content(ids), unknown)
         return self.tokenizer.detokenize(tokens)
 
     def segment(self, text: str) -> Segmentation:
@@ -105,17 +114,25 @@ class SideCodec:
             [word for word, ids in zip(word_of_token, pieces_per_token, strict=True) for _ in ids],
         )
 
-    def segment_ids(self, ids: Sequence[int]) -> Segmentation:
-        """The text `decode(ids)` with the word that each id is part of."""
+    def segment_ids(self, ids: Sequence[int], unknown: Sequence[str] = ()) -> Segmentation:
+        """The text `decode(ids, unknown)` with the word that each id is part of."""
         content = _content(ids)
-        tokens, token_of_piece = self._tokens(content)
+        tokens, token_of_piece = self._tokens(content, unknown)
         words, word_of_token = self._words(self.tokenizer.detokenize(tokens), tokens)
         word_of_piece = [word_of_token[token] if word_of_token else 0 for token in token_of_piece]
         return _segmentation(words, content, word_of_piece)
 
-    def _tokens(self, ids: Sequence[int]) -> tuple[list[str], list[int]]:
+    def _tokens(self, ids: Sequence[int], unknown: Sequence[str]) -> tuple[list[str], list[int]]:
         """The tokens of ids, and for each id the index of its token."""
-        return self._group([self.vocabulary.piece(token_id) for token_id in ids])
+        return self._group(self._pieces(ids, unknown))
+
+    def _pieces(self, ids: Sequence[int], unknown: Sequence[str]) -> list[str]:
+        """The pieces of ids, of which the first UNKs stand for the `unknown` pieces."""
+        pieces = [self.vocabulary.piece(token_id) for token_id in ids]
+        places = (place for place, token_id in enumerate(ids) if token_id == UNK)
+        for place, piece in zip(places, unknown, strict=False):
+            pieces[place] = piece
+        return pieces
 
     def _group(self, pieces: Sequence[str]) -> tuple[list[str], list[int]]:
         """The tokens of pieces, and for each piece the index of its token.
@@ -158,9 +175,13 @@ class LineCodec(SideCodec):
             return self.subword.split(text)
         return [tag[0], *self.subword.split(text[tag.end() :])]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The raw text of ids up to the first EOS, without PAD and BOS."""
-        return self.subword.merge([self.vocabulary.piece(token_id) for token_id in _content(ids)])
+    def unknown_pieces(self, text: str) -> list[str]:
+        """The pieces of a raw line that have no id, in order."""
+        return [piece for piece in self._split(text) if piece not in self.vocabulary]
+
+    def decode(self, ids: Sequence[int], unknown: Sequence[str] = ()) -> str:
+        """The raw text of ids up to the first EOS, without PAD and BOS (see `SideCodec`)."""
+        return self.subword.merge(self._pieces(_content(ids), unknown))
 
     def segment(self, text: str) -> Segmentation:
         """A raw line with the word that each id is part of."""

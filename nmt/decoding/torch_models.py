@@ -201,7 +201,7 @@ class TorchModels:
             weights,
             head,
             source_words=source_words[: len(sentence.sources[0]) - 1],
-            target_words=codec.target.segment_ids(translation.ids).word_of_piece,
+            target_words=codec.target.segment_ids(translation.ids, sentence.unknown).word_of_piece,
         )
 
     def score(

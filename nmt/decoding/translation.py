@@ -74,6 +74,7 @@ class Sentence:
     sources: tuple[list[int], ...]
     prefix: list[int]
     num_dropped: int
+    unknown: tuple[str, ...] = ()  # pieces of the prefix that have no id
 
     @property
     def length(self) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from nmt.checkpoint.packed import is_packed
 from nmt.config.limits import MAX_POSITIONS
 from nmt.config.search_options import DecodeConfig, SearchOptions
-from nmt.data.vocabulary import EOS
+from nmt.data.vocabulary import EOS, UNK
 from nmt.decoding.alignment import AlignmentHead, Attention
 from nmt.decoding.batching import compute_by_halves
 from nmt.decoding.search_record import Hypothesis
@@ -153,7 +153,10 @@ class Translator:
         *,
         max_source_length: int | None = None,
     ) -> Self:
-        """A translator for a model in training, which it does not change."""
+        """A translator for a model in training, which it does not change.
+
+        It is of no use any more when the weights of the model have changed.
+        """
         from nmt.decoding.ensemble import Member
         from nmt.decoding.torch_models import TorchModels
 
@@ -261,7 +264,8 @@ class Translator:
                 f"prefix of line {line.number + 1}: expected at most {MAX_POSITIONS:,} subwords, "
                 f"got {len(prefix):,}"
             )
-        return Sentence(line, tuple(sources), prefix, num_dropped)
+        unknown = self.models.codecs[0].target.unknown_pieces(line.prefix) if UNK in prefix else []
+        return Sentence(line, tuple(sources), prefix, num_dropped, tuple(unknown))
 
     def _blank(self, details: Details, *, count: int = 1) -> Translation:
         """The empty translation, or `count` of them, of a line without words."""
@@ -296,7 +300,7 @@ class Translator:
             for sentence, hypotheses in zip(batch, found, strict=True)
             for hypothesis in hypotheses
         ]
-        texts = [self._text(hypothesis) for _, hypothesis in flat]
+        texts = [self._text(hypothesis, sentence.unknown) for sentence, hypothesis in flat]
         if flat and details != NO_DETAILS:
             sentences = [sentence for sentence, _ in flat]
             texts = self.models.describe(texts, sentences, options, details)
@@ -313,9 +317,9 @@ class Translator:
             translations.append(replace(best, nbest=nbest) if options.nbest > 1 else best)
         return translations
 
-    def _text(self, hypothesis: Hypothesis) -> Translation:
-        """The translation that a hypothesis is."""
-        text = self.models.codecs[0].target.decode(hypothesis.tokens)
+    def _text(self, hypothesis: Hypothesis, unknown: Sequence[str]) -> Translation:
+        """The translation that a hypothesis is, whose prefix has these unknown pieces."""
+        text = self.models.codecs[0].target.decode(hypothesis.tokens, unknown)
         return Translation(
             text=text.replace("\n", " "),
             score=hypothesis.score,

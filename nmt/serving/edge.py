@@ -7,12 +7,13 @@ import json
 import logging
 import re
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from nmt.serving.metrics import ServerMetrics
 
@@ -30,6 +31,7 @@ RESPONSE_HEADERS = {
 CLIENT_GONE = 499  # the status that logs show when there was nobody to answer
 SHOWN_PATH = 200  # characters
 MAX_HEAD = 65_536  # bytes of a request that are not of its body
+MAX_FRAMING = 8  # bytes more for each byte of a body, which may come in chunks
 
 
 @functools.lru_cache(maxsize=64)
@@ -44,6 +46,35 @@ def names_machine(host: bytes) -> bool:
     except ValueError:
         return name.lower() == "localhost"
     return True
+
+
+def refusal(scope: Scope, *, any_host: bool) -> str | None:
+    """Why a request is not answered at all, or None."""
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    method = scope["method"]
+    if method == "POST" and b"upgrade" in headers:  # the parser would lose its body
+        return "this server knows HTTP/1.1 only: send requests without the header Upgrade"
+    if any_host:
+        return None
+    if not all(names_machine(value) for name, value in scope["headers"] if name == b"host"):
+        return "the Host header must be an address or localhost, since the server has no keys"
+    if method == "POST" and is_cross_site(headers):
+        return "pages of other sites cannot use this server, since it has no keys"
+    return None
+
+
+def is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a browser sent this for a page of another site.
+
+    Without the header that says so, the origin of the page is compared with the host, which a
+    proxy changes.
+    """
+    if site := headers.get(b"sec-fetch-site"):
+        return site == b"cross-site"
+    origin = headers.get(b"origin")
+    if origin is None or b"x-forwarded-for" in headers:
+        return False
+    return origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
 
 
 class Edge:
@@ -75,9 +106,7 @@ class Edge:
             await send(message)
 
         app = self.app
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
-        if not self.any_host and not all(map(names_machine, hosts)):
-            reason = "the Host header must be an address or localhost, since the server has no keys"
+        if reason := refusal(scope, any_host=self.any_host):
             app = JSONResponse({"error": reason}, 403)
         try:
             await app(scope, receive, send_more)
@@ -110,6 +139,8 @@ def patient_protocol(patience: float) -> type[HttpToolsProtocol]:
 
     class PatientProtocol(HttpToolsProtocol):
         num_head = 0  # bytes of the present request that are not of its body
+        num_body = 0  # those that are
+        cycles: tuple[RequestResponseCycle, ...] = ()  # requests that are not answered yet
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -118,24 +149,33 @@ def patient_protocol(patience: float) -> type[HttpToolsProtocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             self.next_check.cancel()  # the timer would keep all of this in memory
-            if self.cycle is not None and self.cycle.disconnected:
-                scope: dict[str, Any] = self.cycle.scope  # type: ignore[assignment]
-                scope["lost"] = True
-                if "task" in scope:
-                    scope["task"].cancel()
+            for cycle in self.cycles:
+                if not cycle.response_complete:
+                    cycle.disconnected = True
+                    scope: dict[str, Any] = cycle.scope  # type: ignore[assignment]
+                    scope["lost"] = True
+                    if "task" in scope:
+                        scope["task"].cancel()
 
         def data_received(self, data: bytes) -> None:
             self.num_head += len(data)
             super().data_received(data)
-            if self.num_head > MAX_HEAD and not self.transport.is_closing():
+            most = MAX_HEAD + MAX_FRAMING * self.num_body
+            if self.num_head > most and not self.transport.is_closing():
                 self.send_400_response("The head of the request is too large.")
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            waiting = [cycle for cycle in self.cycles if not cycle.response_complete]
+            self.cycles = (*waiting, self.cycle)
 
         def on_body(self, body: bytes) -> None:
             self.num_head -= len(body)
+            self.num_body += len(body)
             super().on_body(body)
 
         def on_message_complete(self) -> None:
-            self.num_head = 0
+            self.num_head = self.num_body = 0
             super().on_message_complete()
             if not self.pipeline:  # after a large body: else nobody sees that the client goes
                 self.flow.resume_reading()

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 COMMAND = (sys.executable, "-m", "nmt.serving.worker")
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows every signal kills
+STARTS = 3  # tries to load the same models in all workers
 PAUSES = (0.0, 1.0, 5.0, 30.0)  # seconds before a worker that cannot start is started again
 
 
@@ -119,8 +120,21 @@ class Pool:
     async def start(self, count: int | None) -> None:
         """Start `count` processes (None: one per core, or one on a GPU), then take batches.
 
-        Raises if one of them cannot load the models, and ends the others.
+        Raises if one of them cannot load the models, or if they load other ones again and again.
         """
+        for _ in range(STARTS):
+            await self._start_workers(count)
+            models = [worker.models for worker in self.workers]
+            if all(others == models[0] for others in models):
+                self.models = models[0]
+                self.tasks = [asyncio.create_task(self._work(worker)) for worker in self.workers]
+                return
+            logger.warning("the models changed while they were loaded; they are loaded again")
+            await self._end_workers()
+        raise UserError("the models change all the time: copy them to a place where they do not")
+
+    async def _start_workers(self, count: int | None) -> None:
+        """Start the processes; if one cannot start, none stays."""
         first = (
             [] if count is not None else [await ServingWorker.start(self.plan, self.waiting.wake)]
         )
@@ -133,10 +147,8 @@ class Pool:
         self.workers = {one for one in found if isinstance(one, ServingWorker)}
         for failure in found:
             if not isinstance(failure, ServingWorker):
-                await self.stop()
+                await self._end_workers()
                 raise failure
-        self.models = next(iter(self.workers)).models
-        self.tasks = [asyncio.create_task(self._work(worker)) for worker in self.workers]
 
     async def _work(self, worker: ServingWorker) -> None:
         """Give batches to a worker, and to those that take its place, until all have to end."""
@@ -210,6 +222,9 @@ class Pool:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self._end_workers()
+
+    async def _end_workers(self) -> None:
         for worker in self.workers:
             worker.kill()
         await asyncio.gather(*(worker.end() for worker in self.workers))

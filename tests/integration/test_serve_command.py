@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -312,6 +313,48 @@ def test_bodies_that_are_cut_short_and_what_is_not_http(server: ServerProcess) -
     assert "Traceback" not in server.logged()
 
 
+def test_a_body_may_come_in_small_chunks_and_no_upgrade_is_made(server: ServerProcess) -> None:
+    body = json.dumps({"q": "the old man " * 900, "target": "de", "api_key": KEY}).encode()
+    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    chunks = b"".join(b"1\r\n" + body[n : n + 1] + b"\r\n" for n in range(len(body)))
+    plain = head + b"Content-Length: %d\r\n" % len(body)
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n"
+    for text, status, message in (
+        (head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n", b"200", b""),
+        (plain + upgrade + body, b"403", b"without the header Upgrade"),
+    ):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(text)
+            connection.settimeout(PATIENCE)
+            answer = connection.recv(100_000)
+            assert answer.startswith(b"HTTP/1.1 " + status)
+            assert message in answer
+
+
+def test_requests_in_a_row_end_with_their_client(server: ServerProcess) -> None:
+    """Both requests are on one connection; the second waits for the first."""
+    body = json.dumps({"q": ["the old man sees a dog"] * 240, "target": "de", "api_key": KEY})
+    head = "POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    request_ = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    workers = server.workers()
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(2 * request_)
+            wait_until(lambda: waiting_lines(server) > 0)
+        wait_until(lambda: waiting_lines(server) == 0)
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+
+
+def waiting_lines(server: ServerProcess) -> int:
+    """The lines that wait, by the metrics."""
+    (line,) = re.findall(r"^nmt_waiting_lines (\d+)$", server.get("/metrics").body.decode(), re.M)
+    return int(line)
+
+
 def test_reload_then_a_broken_model_then_the_end(models: dict[str, Path], tmp_path: Path) -> None:
     """SIGHUP loses no request and no worker, early as well; SIGTERM answers what has come."""
     path = tmp_path / "model"
@@ -344,6 +387,20 @@ def test_reload_then_a_broken_model_then_the_end(models: dict[str, Path], tmp_pa
         for host, status in (("evil.example", 403), ("127.0.0.1.evil.example:80", 403),
                              ("localhost:9", 200), ("[::1]:80", 200)):  # fmt: skip
             assert server.ask("GET", "/models", host=host).status == status
+        form = f"q={lines[0].replace(' ', '+')}&source=en&target=de".encode()
+        own = f"http://127.0.0.1:{server.port}"
+        for headers, status in (
+            ({"origin": "https://evil.example"}, 403),
+            ({"origin": "null"}, 403),
+            ({"origin": own, "sec_fetch_site": "cross-site"}, 403),
+            ({"origin": "https://mt.example", "x_forwarded_for": "10.1.1.1"}, 200),
+            ({"origin": "https://mt.example", "sec_fetch_site": "same-origin"}, 200),
+            ({"origin": own}, 200),
+            ({}, 200),
+        ):
+            kind = "application/x-www-form-urlencoded"
+            reply = server.ask("POST", "/translate", form, content_type=kind, **headers)
+            assert (headers, reply.status) == (headers, status)
 
         (worker,) = server.workers()
         os.kill(worker, signal.SIGSTOP)

@@ -167,6 +167,11 @@ def test_prefixes(model: Path, tmp_path: Path) -> None:
     # A limit below the prefix gives the prefix, not an error.
     assert translate(model, tmp_path, LINES[1:2], "--prefix", str(write(path, ["CAT " * 60])),
                      "--max-length", "5") == [" ".join(["CAT"] * 60)]  # fmt: skip
+    # Characters that the model does not know come out as they are.
+    (odd,) = translate(
+        model, tmp_path, LINES[1:2], "--prefix", str(write(path, ["CAT 日本 < CAT"]))
+    )
+    assert odd.startswith("CAT 日本 < CAT")
     write(path, prefixes[:-1])
     source = str(tmp_path / "source")
     assert main(["--model", str(model), "--input", source, "--prefix", str(path)]) == 2

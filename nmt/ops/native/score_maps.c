@@ -184,12 +184,18 @@ static Few cut_scratch(float *scratch, size_t count) {
                  (int32_t *)(scratch + 4 * part)};
 }
 
+// What scores with a weight are above: 1 / beta below the largest, or a little below it where
+// floats are too coarse for that.
+static float lowest_support(float top, float beta) {
+    return top - fmaxf(1.0f / beta, fabsf(top) * FLT_EPSILON);
+}
+
 // Powers are dear: of any beta only the scores that can have a weight are looked at.
 static RowState entmax_of_few(float beta, float *row, size_t count, float *scratch) {
     fill_rest(row, count, -INFINITY);
     float top = row_largest(row, count), *few = scratch;
     int32_t *places = cut_scratch(scratch, count).places;
-    size_t number = gather(row, count, top - 1.0f / beta, few, places);
+    size_t number = gather(row, count, lowest_support(top, beta), few, places);
     fill_rest(few, number, -INFINITY);
     subtract(few, number, top);
     float shift = solve(ENTMAX, beta, few, number);
@@ -201,7 +207,7 @@ static void entmax_of_few_again(float beta, RowState state, float *row, size_t c
                                 float *scratch) {
     float *few = scratch;
     int32_t *places = cut_scratch(scratch, count).places;
-    size_t number = gather(row, count, state.top - 1.0f / beta, few, places);
+    size_t number = gather(row, count, lowest_support(state.top, beta), few, places);
     fill_rest(few, number, -INFINITY);
     entmax_weights(ENTMAX, beta, state, few, number);
     scatter(few, places, number, row, count);

@@ -196,6 +196,18 @@ def test_a_sentence_does_not_depend_on_those_beside_it(kind: str) -> None:
     assert torch.equal(run("C kernels", call, visible[1:], parameters, one)[0], together[0][1:])
 
 
+@pytest.mark.parametrize("kind", ["sparsemax", "entmax15", "entmax 1.02", "entmax learned"])
+@pytest.mark.parametrize("size", [1e6, 1e8, 1e17])
+def test_scores_too_large_for_differences_still_have_weights(kind: str, size: float) -> None:
+    """A diverging model: every query attends to one of its keys, and to nothing less."""
+    call, parameters = make_call(kind, 16)
+    seen: list[Tensor] = []
+    call = replace(call, observer=lambda weights: seen.append(weights.clone()))
+    inputs = [(size**0.5 * one).detach().requires_grad_() for one in make_inputs((5, 9, 16))]
+    run("C kernels", call, None, parameters, inputs)
+    torch.testing.assert_close(seen[0].sum(dim=-1), torch.ones(2, HEADS, 5))
+
+
 @every_map
 def test_not_a_number_shows(kind: str) -> None:
     size = (5, 9, 16)
