@@ -320,13 +320,14 @@ class TrainConfig:
     prefetch: Annotated[int, Range(0, 1000)] = 2  # batches made ahead by a background thread
     save_every: NonNegative = 0  # updates between checkpoints; 0: by max_updates, at most 1000
     keep_last: Annotated[int, Range(2, 1_000_000)] = 5  # checkpoints kept, the newest ones
-    average_last: NonNegative = 5  # checkpoints averaged at the end of the run; 0: none
+    # at most this many checkpoints, of the last tenth of the run, are averaged at its end; 0: none
+    average_last: NonNegative = 5
     log_every: Positive = 100  # updates between records of the training loss
     # a model or run directory whose weights and codec the run starts with; the optimizer is new
     start_from: Path | None = None
     # parts of the model that are not trained, such as encoder, embeddings, cross or decoder.0
     freeze: tuple[str, ...] = ()
-    distributed_timeout: Seconds = 120.0  # until a process without a sign of life counts as dead
+    distributed_timeout: Seconds = 120.0  # seconds until a process without a heartbeat is dead
 
     @property
     def save_interval(self) -> int:

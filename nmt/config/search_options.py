@@ -100,13 +100,12 @@ class DecodeConfig:
     early_stop: EarlyStop = field(
         default="likely",
         metadata=shown(
-            "likely: end the search of a sentence when no hypothesis would win even if it became a "
-            "quarter longer at no cost; exact: none could win even at the maximum length (slower; "
-            "about one line in ten thousand differs); narrow: every hypothesis that ends takes a "
-            "place of the beam, until none is left, as in Marian; full: as many hypotheses as the "
-            "beam is wide have ended; current: besides, no other is better at its current length; "
-            "these two are early_stopping=True and False of Hugging Face, where an output of the "
-            "maximum length ends at no cost",
+            "when the search of a sentence ends. likely: no hypothesis would win even if it became "
+            "a quarter longer at no cost. exact: none could win even at the maximum length "
+            "(slower; one line in ten thousand differs). narrow: finished hypotheses fill the beam "
+            "(as in Marian). full: as many are finished as the beam is wide (early_stopping=True "
+            "of Hugging Face). current: besides, no other is better at its current length "
+            "(early_stopping=False)",
             "",
         ),
     )
