@@ -46,23 +46,31 @@ def build_parser() -> console.SettingsParser:
 
 def train(arguments: argparse.Namespace, *, until_exit: bool) -> int:
     """Run the command; `until_exit` says that nothing else follows in this process."""
+    if arguments.print_config or arguments.plan:
+        return show(arguments)
     with StopRequest(until_exit=until_exit) as stop:
         return run(arguments, stop)
 
 
-def run(arguments: argparse.Namespace, stop: StopRequest) -> int:
-    """Load the config, and train. Signals count from here on, while torch is imported, too."""
+def show(arguments: argparse.Namespace) -> int:
+    """Print the config or the plan."""
     from nmt.config.loading import dump_config, load_config
 
     config = load_config(arguments.config, arguments.overrides)
     if arguments.print_config:
         sys.stdout.write(dump_config(config))
-        return 0
-    if arguments.plan:
+    else:
         from nmt.training.plan import make_plan
 
         print(make_plan(config))
-        return 0
+    return 0
+
+
+def run(arguments: argparse.Namespace, stop: StopRequest) -> int:
+    """Load the config, and train. Signals count from here on, while torch is imported, too."""
+    from nmt.config.loading import load_config
+
+    config = load_config(arguments.config, arguments.overrides)
     is_main = os.environ.get("RANK", "0") == "0"
     if is_main:
         from nmt.storage.lock import check_free
