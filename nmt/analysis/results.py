@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-RESULTS_FORMAT = 1
+RESULTS_FORMAT = 2  # 1: other measures of heads without queries, and of queries without a choice
 
 # The types of attention and their names in tables and figures.
 ATTENTION_TYPES = {

@@ -1,7 +1,7 @@
 """The model of a run directory that is used: the one with the better score on validation data."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from nmt.checkpoint.average import AVERAGE_OF, VALIDATION_SCORE
 from nmt.checkpoint.model_directory import STATE, WEIGHTS_FILE, is_needed, read_config
 from nmt.checkpoint.packed import is_packed
 from nmt.checkpoint.store import CheckpointStore
+from nmt.config.config import Config
 from nmt.errors import IntegrityError, NoCheckpointError, UserError
 from nmt.storage.directories import settled
 from nmt.storage.manifest import MANIFEST, SealedDirectory
@@ -40,6 +41,15 @@ def is_better(score: float, other: float, *, metric: str) -> bool:
     return score > other if HIGHER_IS_BETTER[metric] else score < other
 
 
+def score_meaning(config: Config) -> tuple[Any, ...]:
+    """The settings that the validation scores of a run depend on."""
+    validate = config.validate
+    if validate.metric in ("loss", "perplexity"):
+        return validate.metric, validate.corpus
+    search = replace(config.decode, beam=validate.beam or 1, batch_tokens=1)
+    return validate.metric, validate.corpus, validate.sentences, search
+
+
 def validation_score(path: Path) -> ValidationScore | None:
     """The score that `best` or a measured average records, or None if it has none."""
     try:
@@ -47,9 +57,8 @@ def validation_score(path: Path) -> ValidationScore | None:
         state, config = directory.read_json(STATE), read_config(directory)
         of_average = AVERAGE_OF in state
         value = state[VALIDATION_SCORE] if of_average else state["training"]["best_score"]
-        validate, data = config.validate, state["data_fingerprint"]
-        conditions = (validate.corpus, validate.beam, validate.sentences, config.decode, data)
-        return ValidationScore(validate.metric, float(value), conditions)
+        conditions = (*score_meaning(config), state["data_fingerprint"])
+        return ValidationScore(config.validate.metric, float(value), conditions)
     except (UserError, KeyError, TypeError, ValueError):
         return None
 

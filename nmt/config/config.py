@@ -1,5 +1,6 @@
 """The config of a run: the keys of the YAML file with their meaning, default and limits."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -320,14 +321,15 @@ class TrainConfig:
     prefetch: Annotated[int, Range(0, 1000)] = 2  # batches made ahead by a background thread
     save_every: NonNegative = 0  # updates between checkpoints; 0: by max_updates, at most 1000
     keep_last: Annotated[int, Range(2, 1_000_000)] = 5  # checkpoints kept, the newest ones
-    # at most this many checkpoints, of the last tenth of the run, are averaged at its end; 0: none
+    # at most this many of the last checkpoints, if they are close, are averaged at the end; 0: none
     average_last: NonNegative = 5
     log_every: Positive = 100  # updates between records of the training loss
     # a model or run directory whose weights and codec the run starts with; the optimizer is new
     start_from: Path | None = None
     # parts of the model that are not trained, such as encoder, embeddings, cross or decoder.0
     freeze: tuple[str, ...] = ()
-    distributed_timeout: Seconds = 120.0  # seconds until a process without a heartbeat is dead
+    # seconds without a heartbeat until a process is taken for dead
+    distributed_timeout: Seconds = 120.0
 
     @property
     def save_interval(self) -> int:
@@ -368,5 +370,5 @@ class Config:
 
 
 def resolved_prepared_dir(config: Config) -> Path:
-    """The directory of the prepared data of a run."""
-    return config.data.prepared_dir or config.run_dir / "prepared"
+    """The directory of the prepared data of a run, which is replaced as a whole; links stay."""
+    return Path(os.path.realpath(config.data.prepared_dir or config.run_dir / "prepared"))

@@ -158,7 +158,7 @@ def _parse_override(override: str, source: Source, problems: list[Problem]) -> N
         node = parse_document(text, source, problems)
     except UnreadableError as error:
         raise UnreadableError(place, error.problem.message, key=key) from None
-    if isinstance(node, Scalar) and not node.quoted and node.text != text.strip():
+    if isinstance(node, Scalar) and not node.quoted and node.text != text.strip(" \t\r\n"):
         message = f"{quote(text)} means {quote(node.text)} in YAML; put the value into quotes"
         raise UnreadableError(place, message, key=key)
     for name in reversed(names):

@@ -1,16 +1,20 @@
 """Collects the numbers of a grid of runs from their files."""
 
 import json
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nmt.analysis.results import RESULTS_FORMAT
 from nmt.analysis.trajectories import read_trajectories, validation_records
 from nmt.paper.scores import RunScores, Value, flatten
 from nmt.recipes.grid import Cell, read_outcome
 from nmt.recipes.table import describe_attention
 from nmt.storage.records import METRICS_FILE
+
+logger = logging.getLogger(__name__)
 
 ANALYSIS_DIRECTORY = "analysis"
 ALIGNMENT_DIRECTORY = "alignment"  # the analysis of the text with gold alignments
@@ -62,6 +66,8 @@ def analysis_values(run_dir: Path) -> dict[str, Value]:
     values: dict[str, Value] = {}
     document = read_document(run_dir / ANALYSIS_DIRECTORY / "analysis.json")
     if document is not None:
+        if document["format"] != RESULTS_FORMAT:
+            logger.warning("%s: analysed by another version of nmt, whose measures differ", run_dir)
         model = document["models"][0]
         for layers in model["statistics"].values():
             for layer in layers.values():

@@ -13,7 +13,15 @@ from nmt.data.text import LineWriter, read_text
 from nmt.paper.collect import ALIGNMENT_DIRECTORY, ANALYSIS_DIRECTORY, read_document
 from nmt.paper.pairs import pairs_picture, read_ranked
 from nmt.recipes.grid import Cell, read_status
-from nmt.recipes.stages import FailedError, Run, command, file_digest, run_stage, with_stamp
+from nmt.recipes.stages import (
+    ANALYSIS_FORMAT,
+    FailedError,
+    Run,
+    command,
+    file_digest,
+    run_stage,
+    with_stamp,
+)
 from nmt.tables import Table
 
 logger = logging.getLogger(__name__)
@@ -53,6 +61,7 @@ def align(run: Run, gold: GoldText) -> None:
     output = run.config.run_dir / ALIGNMENT_DIRECTORY
     files = (run.model / "MANIFEST.json", gold.source, gold.target, gold.gold)
     inputs = [*(file_digest(path) for path in files), str(gold.first), str(gold.development)]
+    inputs.append(ANALYSIS_FORMAT)
     texts = ["--source", str(gold.source), "--target", str(gold.target), "--gold", str(gold.gold)]
     options = ["--gold-index", str(gold.first), "--sentences", "0", "--output", str(output)]
     if gold.development is not None:

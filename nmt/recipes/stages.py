@@ -24,6 +24,8 @@ from nmt.storage.hashing import bytes_sha256, file_sha256
 
 logger = logging.getLogger(__name__)
 
+ANALYSIS_FORMAT = "format 2"  # of analysis.json
+
 REQUEUE = getattr(signal, "SIGUSR1", None)  # how SLURM asks to stop; Windows has no such signal
 
 StageName = Literal["prepare", "train", "average", "translate", "score", "analyze"]
@@ -212,7 +214,7 @@ def analyze(run: Run) -> None:
     output = run.config.run_dir / "analysis"
     texts = ["--source", str(source), "--target", str(target)]
     inputs = [file_digest(path) for path in (run.model / "MANIFEST.json", source, target)]
-    inputs.append("--pdf")
+    inputs += ["--pdf", ANALYSIS_FORMAT]
     model = ["--model", str(run.model), "--names", run.config.run_dir.name]
     arguments = [*model, *texts, "--pdf", "--output", str(output)]
     with_stamp(run, "analyze", inputs, [output], lambda: command("analyze", arguments))

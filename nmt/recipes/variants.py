@@ -112,7 +112,10 @@ def other_paths(layout: "RecipeFiles", validation: str, runs: Path, variant: str
 
 def path_setting(key: str, path: Path) -> str:
     """`key=path` as a setting of a config, whatever characters the path has."""
-    return f"{key}={json.dumps(str(path))}"
+    text = json.dumps(str(path), ensure_ascii=False)
+    for line_break in "\x85\u2028\u2029":  # as YAML sees it
+        text = text.replace(line_break, f"\\u{ord(line_break):04x}")
+    return f"{key}={text}"
 
 
 def variants(configs: Path) -> list[Path]:

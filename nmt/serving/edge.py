@@ -52,7 +52,8 @@ def refusal(scope: Scope, *, any_host: bool) -> str | None:
     """Why a request is not answered at all, or None."""
     headers: dict[bytes, bytes] = dict(scope["headers"])
     method = scope["method"]
-    if method == "POST" and b"upgrade" in headers:  # the parser would lose its body
+    if method == "POST" and b"upgrade" in headers.get(b"connection", b"").lower():
+        # The parser would lose the body.
         return "this server knows HTTP/1.1 only: send requests without the header Upgrade"
     if any_host:
         return None
@@ -64,15 +65,16 @@ def refusal(scope: Scope, *, any_host: bool) -> str | None:
 
 
 def is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser sent this for a page of another site.
+    """Whether a browser sent this for a page of another site, and not through a proxy.
 
-    Without the header that says so, the origin of the page is compared with the host, which a
-    proxy changes.
+    Without the header that says so, the origin of the page is compared with the host.
     """
+    if b"x-forwarded-for" in headers:  # which no page can set: the proxy decides
+        return False
     if site := headers.get(b"sec-fetch-site"):
         return site == b"cross-site"
     origin = headers.get(b"origin")
-    if origin is None or b"x-forwarded-for" in headers:
+    if origin is None:
         return False
     return origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
 

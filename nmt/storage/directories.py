@@ -83,10 +83,8 @@ def replace_directory(path: Path, files: Mapping[str, Writer]) -> None:
 def replaced_directory(path: Path, about: Mapping[str, Any]) -> Iterator[Path]:
     """A new directory to write files into, which takes the place of `path` at the end.
 
-    Its manifest also holds `about`, as it is when the context ends. If `path` is a link, it stays
-    one, and the directory that it leads to is replaced.
+    Its manifest also holds `about`, as it is when the context ends.
     """
-    path = Path(os.path.realpath(path))
     with storage_errors(path), built_directory(path) as temporary:
         yield temporary
         seal(temporary, about)

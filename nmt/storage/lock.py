@@ -150,10 +150,8 @@ def locked_to_write(directory: Path) -> Iterator[bool]:
     """Keep other processes from making `directory`, waiting for one that does; undo what it left.
 
     Yields false, without a lock, where nothing can be written: what is on a read-only disk can
-    still be used. The lock lies beside the directory, which may be replaced, or beside the place
-    that a link leads to.
+    still be used. The lock lies beside the directory, which may be replaced.
     """
-    directory = Path(os.path.realpath(directory))
     path = directory.with_name(f"{directory.name}.lock")
     lock = None
     with storage_errors(path):

@@ -137,7 +137,7 @@ class Watch:
         values = dict(zip(SUM_NAMES, sums, strict=True))
         passed = state.update - LOSS_WINDOW
         if inside := [border for border in self.borders if passed <= border < state.update]:
-            state.lowest_loss, state.high_windows = None, 0
+            self.forget_lowest()
         if not values["tokens"] or any(border > passed for border in inside):
             return
         loss = values["loss"] / values["tokens"]
@@ -154,6 +154,13 @@ class Watch:
         if state.update % self.warn_every == 0:
             self.look_for_learning(state.lowest_loss)
 
+    def forget_lowest(self) -> None:
+        """Let other text have a higher loss; of what was learned remains that something was."""
+        state = self.state
+        state.high_windows = 0
+        if state.lowest_loss is not None and self.has_learned(state.lowest_loss):
+            state.lowest_loss = math.nextafter(self.learned_loss(), 0.0)
+
     def is_high(self, loss: float, lowest: float) -> bool:
         """Whether a loss is far above the lowest one, or all that had been learned is lost."""
         if loss <= lowest + 1.0:
@@ -164,8 +171,12 @@ class Watch:
 
     def has_learned(self, lowest: float) -> bool:
         """Whether a run with this lowest loss knows more than how frequent each token is."""
+        return lowest < self.learned_loss()
+
+    def learned_loss(self) -> float:
+        """The loss below which a run has learned something."""
         bounds = self.loss_bounds()
-        return lowest < bounds.frequency - SOMETHING_LEARNED * (bounds.frequency - bounds.perfect)
+        return bounds.frequency - SOMETHING_LEARNED * (bounds.frequency - bounds.perfect)
 
     def look_for_learning(self, lowest: float) -> None:
         """Warn of a run that has learned nothing so far; the fifth time it is ended.

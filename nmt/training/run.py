@@ -156,10 +156,11 @@ def build_trainer(
     updater = Updater(loss, config, team, idle_batch=first)
     if saved is not None:
         restore(updater, saved)
-        forget_other_scores(state, saved.config, config)
         if team.is_main:
+            forget_other_scores(state, saved.config, config)
             reconcile_best(state, store)
-        state.best_score, state.best_update = team.gather([state.best_score, state.best_update])[0]
+        known = [state.best_score, state.best_update, state.validations_since_best]
+        state.best_score, state.best_update, state.validations_since_best = team.gather(known)[0]
     trainer = Trainer(
         config, team, prepared, store=store, updater=updater, state=state, inspect=inspect
     )

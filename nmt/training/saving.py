@@ -6,6 +6,7 @@ from functools import partial
 
 from nmt.checkpoint.cadence import Cause, prune
 from nmt.checkpoint.model_directory import STATE
+from nmt.checkpoint.selection import score_meaning
 from nmt.checkpoint.store import CheckpointStore
 from nmt.config.config import Config
 from nmt.config.differences import differences
@@ -21,8 +22,6 @@ from nmt.training.update import Updater
 logger = logging.getLogger(__name__)
 
 BEST = "best"
-# Keys that do not change what a validation score means.
-NO_CONDITION = ("validate.every", "validate.patience", "validate.batch_tokens")
 
 
 class Saver:
@@ -86,10 +85,10 @@ class Saver:
 
 def forget_other_scores(state: TrainingState, before: Config, after: Config) -> None:
     """Let the next validation write `best` if scores mean something else than they did so far."""
-    changes = differences(before.validate, after.validate, "validate", ignored=NO_CONDITION)
-    changes += differences(before.decode, after.decode, "decode")
-    if state.best_score is None or not changes:
+    if state.best_score is None or score_meaning(before) == score_meaning(after):
         return
+    changes = differences(before.validate, after.validate, "validate")
+    changes += differences(before.decode, after.decode, "decode")
     logger.warning(
         "best: the score %.2f of update %d does not count any more, because scores differ by %s",
         state.best_score,
@@ -97,6 +96,8 @@ def forget_other_scores(state: TrainingState, before: Config, after: Config) -> 
         "; ".join(changes),
     )
     state.best_score, state.best_update, state.validations_since_best = None, 0, 0
+    if state.started_from is not None:
+        state.started_from["score"] = None
 
 
 def reconcile_best(state: TrainingState, store: CheckpointStore) -> None:

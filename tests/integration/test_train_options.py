@@ -47,6 +47,9 @@ def test_a_score_of_another_metric_does_not_stay_the_best(
     (last,) = [record for record in records if record.get("update") == 12 and "bleu" in record]
     state = outcome(tmp_path / "run")["state"]
     assert (state["best_score"], state["best_update"]) == (last["bleu"], 12)
+    config["decode"] = {"beam": 7}  # of nmt-translate only
+    assert train_in_child(write_run(tmp_path, config)) == 0
+    assert "does not count any more" not in capfd.readouterr().err
 
 
 def test_another_run_may_prepare_the_directory_again_with_other_validation_text(

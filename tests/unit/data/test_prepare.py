@@ -137,6 +137,24 @@ def test_every_pair_is_there_in_order_and_reads_as_written(
     assert not shared or prepared.codec.source.vocabulary == prepared.codec.target.vocabulary
 
 
+def test_a_link_to_another_disk_stays_one(write_config: Write, tmp_path: Path):
+    real, link = tmp_path / "large disk" / "prepared", tmp_path / "small" / "prepared"
+    real.parent.mkdir()
+    link.parent.mkdir()
+    link.symlink_to(real)
+    for merges in (20, 30):  # made, and made again
+        prepared = prepare(
+            write_config(
+                f"data.prepared_dir={link}", f"data.subword={{kind: bpe, merges: {merges}}}"
+            )
+        )
+        assert prepared.directory == real
+        assert link.is_symlink()
+        assert_whole(real)
+    assert os.listdir(link.parent) == ["prepared"]
+    assert sorted(os.listdir(real.parent)) == ["prepared", "prepared.lock"]
+
+
 def test_with_nothing_changed_nothing_is_done(write_config: Write, caplog):
     caplog.set_level("INFO")
     first = prepare(write_config())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nmt.analysis.results import ATTENTION_TYPES
+from nmt.analysis.results import ATTENTION_TYPES, RESULTS_FORMAT
 from nmt.cli.paper import main
 from nmt.errors import DataError
 from nmt.paper.average import by_variant, mean_analysis
@@ -22,6 +22,7 @@ from nmt.paper.tables import (
     score_table,
     speed_table,
 )
+from nmt.recipes.stages import ANALYSIS_FORMAT
 from nmt.recipes.table import PaperScore
 
 
@@ -79,6 +80,10 @@ PAPER = {
     "04-relu-only": PaperScore(failed=True),
     "01-softmax": PaperScore(26.9, 27.59, 26.02),
 }
+
+
+def test_another_format_of_results_is_analysed_again() -> None:
+    assert f"format {RESULTS_FORMAT}" == ANALYSIS_FORMAT
 
 
 def test_documents_go_into_paths_and_back() -> None:

@@ -10,15 +10,8 @@ import pytest
 from support.small_models import crash_at, largest_file, refuse_at
 
 from nmt.errors import StorageError
-from nmt.storage.directories import (
-    built_directory,
-    bytes_writer,
-    install_directory,
-    recover,
-    replace_directory,
-)
+from nmt.storage.directories import built_directory, install_directory, recover
 from nmt.storage.files import install_file, replace_file, replaced_file
-from nmt.storage.lock import locked_to_write
 
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EXDEV)
 
@@ -125,18 +118,3 @@ def test_another_file_system_is_an_error(tmp_path: Path) -> None:
         assert (temporary / "file").read_bytes() == b"content"
     assert os.listdir(tmp_path) == []
     assert not [name for name in os.listdir("/dev/shm") if tmp_path.name in name]
-
-
-def test_a_link_to_a_directory_stays_a_link(tmp_path: Path) -> None:
-    real, link = tmp_path / "large_disk" / "prepared", tmp_path / "small" / "prepared"
-    real.parent.mkdir()
-    link.parent.mkdir()
-    link.symlink_to(real)
-    for content in (b"one", b"two"):
-        with locked_to_write(link) as writable:
-            assert writable
-            replace_directory(link, {"file": bytes_writer(content)})
-        assert link.is_symlink()
-        assert (real / "file").read_bytes() == content
-    assert sorted(path.name for path in link.parent.iterdir()) == ["prepared"]
-    assert sorted(path.name for path in real.parent.iterdir()) == ["prepared", "prepared.lock"]

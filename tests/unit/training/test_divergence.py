@@ -78,6 +78,15 @@ def test_other_text_may_have_a_higher_loss(border: int) -> None:
         judge(watched, [9.0, 9.0])
 
 
+def test_what_was_learned_from_other_text_counts() -> None:
+    watched = watch()
+    border = watched.warn_every - 2 * LOSS_WINDOW
+    watched.borders = [0, border]
+    judge(watched, [2.8] * (border // LOSS_WINDOW))
+    judge(watched, [6.4, 6.0])
+    watched.conclude()
+
+
 def test_a_fall_back_to_word_frequencies_is_told() -> None:
     """Above them again after 5.0: not far, as numbers go, but all that was learned is lost."""
     bounds = LossBounds(perfect=1.3, frequency=7.0)
