@@ -1,7 +1,8 @@
 """How long the long stages will take, by arithmetic: an estimate to plan with, never a measurement.
 
 GPU rates are those that `nmt-doctor --plan` calculates for Transformer-base on an A100 in bfloat16,
-plus and minus 40 %; CPU rates were measured on two cores of a current server.
+plus and minus 40 %; CPU rates are those of a core with AVX2 in float32 and of one with AVX512_BF16
+in bfloat16.
 """
 
 from nmt.config.config import Config, ModelConfig
@@ -10,7 +11,7 @@ from nmt.data.encoding import available_cores
 UNKNOWN_VOCABULARY = 32_000  # when it is not known yet
 GPU_FLOPS = (71e12, 167e12)  # operations per second of one GPU, slow and fast
 GPU_EFFICIENCY = 0.85  # of several GPUs together
-CPU_FLOPS = (30e9, 50e9)  # of one core
+CPU_FLOPS = (30e9, 120e9)  # of one core, slow and fast
 LINES = (1_000, 2_500)  # per second that one core cleans, tokenises and encodes
 
 
