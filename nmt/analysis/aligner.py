@@ -112,8 +112,8 @@ class Aligner:
                 if seen.reason in BAD_LINES:
                     raise DataError(f"pair {count}: {seen.reason}; gold links need every pair")
                 raise DataError(
-                    f"pair {count} has more than {self.max_length} subwords on a side; "
-                    "give a higher --max-length"
+                    f"pair {count} has more than {self.max_length} subwords on a side, and gold "
+                    "links need every pair; give a higher --max-length"
                 )
             if count <= len(gold.links):
                 comparison.add(*seen)

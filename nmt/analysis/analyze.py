@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from nmt.analysis.aligner import Aligner
 from nmt.analysis.alignment import HeadGrid, all_links
 from nmt.analysis.gold import Gold
-from nmt.analysis.head_choice import GoldComparison, LinkInformation
+from nmt.analysis.head_choice import LinkInformation
 from nmt.analysis.key_classes import BatchPositions
 from nmt.analysis.measures import HeadCounts, count_heads, nullable_sites, unnormalised_sites
 from nmt.analysis.pairs import (
@@ -23,7 +24,6 @@ from nmt.analysis.pairs import (
     ANALYSIS_MAX_LENGTH,
     PairAttention,
     PairBatch,
-    SegmentedPair,
     map_pairs,
     non_finite_pairs,
     run_batch,
@@ -36,7 +36,6 @@ from nmt.analysis.sinks import SinkFreeStatistics
 from nmt.analysis.statistics import AttentionStatistics
 from nmt.analysis.word_classes import NullAfterWords, WordClasses
 from nmt.checkpoint.model_directory import LoadedModel
-from nmt.decoding.alignment import Sources
 from nmt.decoding.translator import Translator
 from nmt.errors import DataError, DivergedError
 from nmt.model.observe import Observer, Site, learned_parameters
@@ -99,7 +98,7 @@ def analyze_model(
     advance: Callable[[int], object] = lambda _pairs: None,
 ) -> ModelAnalysis:
     """All measures of a model; `advance` is told of every pair twice."""
-    observation = Observation(loaded, text, gold)
+    observation = Observation(loaded, text)
     skipped = 0
     for done in observation.run(text.read()):
         skipped += not done
@@ -110,6 +109,8 @@ def analyze_model(
         )
     if observation.non_finite:
         raise DivergedError(non_finite_message(loaded.path, observation.non_finite))
+    aligner = Aligner(loaded, batch_tokens=text.batch_tokens, max_length=text.max_length)
+    aer = None if gold is None else aligner.evaluate(text.read(), gold).table()
     statistics = observation.summary()
     nullable = {site.type for site in nullable_sites(loaded.model)}
     if nullable - {"encoder_self"} and text.count > 1:
@@ -129,7 +130,7 @@ def analyze_model(
         attention=loaded.config.model.attention_labels(),
         nullable={type_: type_ in nullable for type_ in ATTENTION_TYPES},
         statistics=statistics,
-        aer=observation.comparison.table() if observation.comparison else None,
+        aer=aer,
     )
     translations = translate_shown(loaded, text, observation.shown)
     return ModelAnalysis(result, observation.shown, translations, skipped)
@@ -163,12 +164,11 @@ def non_finite_message(path: Path, indices: Sequence[int]) -> str:
 class Observation:
     """The sums that grow while the pairs stream through a model."""
 
-    def __init__(self, loaded: LoadedModel, text: SentencePairs, gold: Gold | None) -> None:
+    def __init__(self, loaded: LoadedModel, text: SentencePairs) -> None:
         config = loaded.config.model
         self.loaded = loaded
         self.text = text
         grid = HeadGrid(config.decoder_layers, config.heads)
-        self.comparison = None if gold is None else GoldComparison(grid, gold)
         self.statistics = AttentionStatistics(unnormalised_sites(loaded.model))
         self.sink_free = SinkFreeStatistics(unnormalised_sites(loaded.model))
         self.roles = RoleStatistics()
@@ -206,7 +206,7 @@ class Observation:
     def look(self, batch: PairBatch) -> list[bool]:
         """Add a batch."""
         shown = [row for row, pair in enumerate(batch.pairs) if pair.index in self.text.shown]
-        aligned = [row for row, pair in enumerate(batch.pairs) if self.needs_links(pair.index)]
+        aligned = [row for row, pair in enumerate(batch.pairs) if pair.index < ALIGNED_PAIRS]
         observers = self.observers(batch)
         seen: dict[Site, npt.NDArray[np.float32]] = {}  # of the pairs in the report
         cross: dict[Site, npt.NDArray[np.float32]] = {}  # of the pairs whose words are aligned
@@ -224,19 +224,8 @@ class Observation:
         for attention in split_attention([batch.pairs[row] for row in shown], seen):
             self.shown[attention.pair.index] = attention
         for attention in split_attention([batch.pairs[row] for row in aligned], cross):
-            self.add_links(attention.pair, all_links(attention))
+            self.alignment.add(attention.pair, all_links(attention))
         return [True] * len(batch.pairs)
-
-    def needs_links(self, index: int) -> bool:
-        """Whether the words of a pair are aligned."""
-        return self.comparison is not None or index < ALIGNED_PAIRS
-
-    def add_links(self, pair: SegmentedPair, words: Sources) -> None:
-        """Add the links of one pair, words [L, H + 1, 2, W]."""
-        if self.comparison is not None:
-            self.comparison.add(pair, words)
-        if pair.index < ALIGNED_PAIRS:
-            self.alignment.add(pair, words)
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """The measures of all sublayers, by type of attention and `layer_N`."""

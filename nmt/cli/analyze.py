@@ -77,7 +77,8 @@ def build_parser() -> console.Parser:
     add_number(group, "--max-pairs", None, "use only the first N pairs (default: all)")
     add_number(group, "--seed", 1, "seed for shuffling the targets", type=whole_number)
     # Its numbers are compared with each other, and an exact zero of float32 is what they count.
-    add_reading(group, too_long="are left out, with a warning", precision="float32")
+    too_long = "are left out, with a warning (with --gold: an error)"
+    add_reading(group, too_long=too_long, precision="float32")
     add_gold(parser)
     return parser
 

@@ -292,6 +292,26 @@ def test_gold_must_have_a_line_a_pair(
     assert run(folder, tmp_path / "out", f"--gold={tmp_path / 'short'}", "--max-pairs=1") == 0
 
 
+@pytest.mark.parametrize("development", [0, 1])
+def test_gold_needs_every_pair(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], development: int
+) -> None:
+    """Without the sure links of a pair, the rates would be too low."""
+    for name, lines in (
+        ("source", [SOURCE[0] * 9, "the dog"]),
+        ("target", ["A", "A DOG"]),
+        ("gold", ["0-0", "0-0 1-1"]),
+    ):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    inputs = [f"--{name}={tmp_path / name}" for name in ("source", "target", "gold")]
+    options = [f"--output={tmp_path / 'out'}", "--max-length=8", "--sentences=0"]
+    options += [f"--development={development}"] * bool(development)
+    assert analyze.main(["--model", str(folder / "rela-g"), *inputs, *options]) == 2
+    err = capfd.readouterr().err
+    assert "pair 1 has more than 8 subwords on a side, and gold links need every pair" in err
+    assert not (tmp_path / "out").exists()
+
+
 def test_models_are_named_by_what_tells_them_apart(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
