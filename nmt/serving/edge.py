@@ -32,6 +32,7 @@ CLIENT_GONE = 499  # the status that logs show when there was nobody to answer
 SHOWN_PATH = 200  # characters
 MAX_HEAD = 65_536  # bytes of a request that are not of its body
 MAX_FRAMING = 8  # bytes more for each byte of a body, which may come in chunks
+MAX_PIPELINED = 16  # requests of a connection that are not answered yet
 
 
 @functools.lru_cache(maxsize=64)
@@ -167,8 +168,10 @@ def patient_protocol(patience: float) -> type[HttpToolsProtocol]:
                 self.send_400_response("The head of the request is too large.")
 
         def on_headers_complete(self) -> None:
-            super().on_headers_complete()
             waiting = [cycle for cycle in self.cycles if not cycle.response_complete]
+            if len(waiting) >= MAX_PIPELINED:
+                raise ValueError("too many requests wait")  # the connection is closed with a 400
+            super().on_headers_complete()
             self.cycles = (*waiting, self.cycle)
 
         def on_body(self, body: bytes) -> None:

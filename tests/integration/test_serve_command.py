@@ -313,6 +313,16 @@ def test_bodies_that_are_cut_short_and_what_is_not_http(server: ServerProcess) -
     assert "Traceback" not in server.logged()
 
 
+def test_few_requests_of_a_connection_may_wait(server: ServerProcess) -> None:
+    for count, answered, status in ((16, 16, b"200 OK"), (17, 1, b"400 Bad Request")):
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+            connection.sendall(count * b"GET /health HTTP/1.1\r\n\r\n")
+            answer = b""
+            while answer.count(b"HTTP/1.1 " + status) < answered:
+                answer += connection.recv(100_000) or pytest.fail(f"only {answer!r}")
+            assert answer.count(b"HTTP/1.1 ") == answered
+
+
 def test_a_body_may_come_in_small_chunks_and_no_upgrade_is_made(server: ServerProcess) -> None:
     body = json.dumps({"q": "the old man " * 900, "target": "de", "api_key": KEY}).encode()
     head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
