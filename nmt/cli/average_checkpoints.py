@@ -70,7 +70,7 @@ def average(arguments: argparse.Namespace) -> None:
         report_score(output, arguments.run)
     at_home = arguments.run is not None and output == (arguments.run / "average").absolute()
     model = console.shown(arguments.run if at_home else output)
-    console.suggest(f"nmt-translate --model {model} --input FILE --output FILE")
+    console.suggest("nmt-translate", "--model", model, "--input", "FILE", "--output", "FILE")
 
 
 def report_score(output: Path, run: Path) -> None:

@@ -62,6 +62,5 @@ def tell_kept(arguments: argparse.Namespace) -> None:
     kept = arguments.keep_source, arguments.keep_target
     console.tell_written(*kept)
     source, target = map(console.shown, kept)
-    console.suggest(
-        f"nmt-train --config FILE data.train.source={source} data.train.target={target}"
-    )
+    settings = (f"data.train.source={source}", f"data.train.target={target}")
+    console.suggest("nmt-train", "--config", "FILE", *settings)

@@ -12,6 +12,7 @@ import errno
 import io
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -159,9 +160,9 @@ def tell_written(*paths: Path | None) -> None:
             logging.getLogger("nmt.cli").info("%s is written", shown(path))
 
 
-def suggest(command: str) -> None:
+def suggest(*words: str) -> None:
     """Name the command that usually follows, as the last line of this one."""
-    logging.getLogger("nmt.cli").info("next: %s", command)
+    logging.getLogger("nmt.cli").info("next: %s", shlex.join(words))
 
 
 def fail(program: str, message: str, exit_code: int) -> int:

@@ -77,7 +77,7 @@ def export(arguments: argparse.Namespace) -> None:
         export_ctranslate2(loaded, output, quantization=arguments.quantization)
     logger.info("%s: %s in %s", output, loaded.path, arguments.quantization)
     if arguments.format == "packed":
-        console.suggest(f"nmt-translate --model {console.shown(output)}")
+        console.suggest("nmt-translate", "--model", console.shown(output))
     else:
         logger.info("%s has a program that translates with it", console.shown(output / "README.md"))
 

@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         import_marian(arguments.path, arguments.vocabs, output, languages=languages)
     logger.info("%s: model directory made from %s", output, arguments.path)
-    console.suggest(f"nmt-translate --model {console.shown(output)} --input FILE --output FILE")
+    model = console.shown(output)
+    console.suggest("nmt-translate", "--model", model, "--input", "FILE", "--output", "FILE")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

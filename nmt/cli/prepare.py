@@ -56,9 +56,7 @@ def run_prepare(arguments: argparse.Namespace) -> None:
         lines += [f"  {line}" for line in describe_mixture(mixture)]
     print("\n".join(lines), file=sys.stderr)
     if not arguments.verify:
-        console.suggest(
-            f"nmt-train --config {' '.join([str(arguments.config), *arguments.overrides])}"
-        )
+        console.suggest("nmt-train", "--config", str(arguments.config), *arguments.overrides)
 
 
 def summary(prepared: "Prepared") -> list[str]:

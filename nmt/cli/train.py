@@ -85,8 +85,9 @@ def run(arguments: argparse.Namespace, stop: StopRequest) -> int:
     if is_main and read_result(config.run_dir).get("status") == "finished":
         run_dir = console.shown(config.run_dir)
         logger.info("the model is in %s", run_dir)
-        kinds = f" --kinds {' '.join(config.kinds)}" if config.kinds else ""
-        console.suggest(f"nmt-translate --model {run_dir}{kinds} --input FILE --output FILE")
+        kinds = ["--kinds", *config.kinds] if config.kinds else []
+        files = ["--input", "FILE", "--output", "FILE"]
+        console.suggest("nmt-translate", "--model", run_dir, *kinds, *files)
     return code
 
 

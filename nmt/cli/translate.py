@@ -209,7 +209,7 @@ def tell_output(arguments: argparse.Namespace) -> None:
     console.tell_written(arguments.output)
     if arguments.score_only is None and not arguments.scores and not (arguments.nbest or 1) > 1:
         output = console.shown(arguments.output)
-        console.suggest(f"nmt-score --hypothesis {output} --reference FILE")
+        console.suggest("nmt-score", "--hypothesis", output, "--reference", "FILE")
 
 
 def write_scores(

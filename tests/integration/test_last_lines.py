@@ -22,6 +22,11 @@ def test_each_command_names_what_it_made_and_the_next_one(
     assert prepare.main(["--config", "config.yaml"]) == 0
     assert lines(capsys)[-1] == "next: nmt-train --config config.yaml"
 
+    assert prepare.main(["--config", "config.yaml", "train={log_every: 5}"]) == 0
+    assert lines(capsys)[-1] == "next: nmt-train --config config.yaml 'train={log_every: 5}'"
+    assert prepare.main(["--config", "config.yaml"]) == 0
+    capsys.readouterr()
+
     assert train.main(["--config", str(config)]) == 0
     said = lines(capsys)
     assert said[0] == "run directory: run"
