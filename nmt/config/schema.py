@@ -52,7 +52,8 @@ class Reader:
         if dataclasses.is_dataclass(annotation):
             return self._section(node, annotation, key, default)
         if get_origin(annotation) is tuple:
-            return self._tuple(node, get_args(annotation)[0], key)
+            optional = isinstance(default, tuple)
+            return self._tuple(node, get_args(annotation)[0], key, optional=optional)
         if get_origin(annotation) is dict:
             names, items = get_args(annotation)
             return self._dict(node, names, items, key)
@@ -64,8 +65,10 @@ class Reader:
             self.report(node.place, key, str(error))
             return INVALID
 
-    def _tuple(self, node: Node, annotation: Any, key: str) -> Any:
+    def _tuple(self, node: Node, annotation: Any, key: str, *, optional: bool) -> Any:
         items = node.items if isinstance(node, Items) else (node,)
+        if not items and optional:
+            return ()
         if not items:
             is_section = dataclasses.is_dataclass(annotation)
             expected = "at least one item" if is_section else describe_type(annotation)

@@ -34,7 +34,10 @@ CHANGEABLE = (
 
 def check_resumable(before: Config, after: Config, *, directory: str) -> None:
     """Raise ConfigError when the run so far was another run."""
-    rows = differences(before, after, ignored=CHANGEABLE)
+    ignored = CHANGEABLE
+    if before.train.start_from is not None and after.train.start_from is not None:
+        ignored += ("train.start_from",)  # where the start was: it is not read again
+    rows = differences(before, after, ignored=ignored)
     mixed = [[describe_use(corpus) for corpus in config.data.train] for config in (before, after)]
     if mixed[0] != mixed[1]:
         rows.append(f"data.train: {'; '.join(mixed[0])} -> {'; '.join(mixed[1])}")

@@ -108,6 +108,14 @@ def test_the_run_records_what_it_started_from(base: Path, tuned: Path) -> None:
     assert record["started_from"]["score"] == first["loss"]
 
 
+def test_a_run_may_name_its_start_by_another_path_later(tuned: Path, tmp_path: Path) -> None:
+    """The start may have moved with the project, or be gone; a run from nothing stays one."""
+    shutil.copytree(tuned, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "config.yaml"
+    assert train.main(["--config", str(path), "train.start_from=moved"]) == 0
+    assert train.main(["--config", str(path), "train.start_from=null"]) == 2
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "count"),
     [(Updater, "backward", 3), (Saver, "prune", 2)],
@@ -287,8 +295,8 @@ def test_prepared_data_depends_on_the_codec_of_the_start(
     overrides = ["data.subword.merges=4", "train.schedule.warmup=1", "train.save_every=1"]
     assert train.main(["--config", str(other), *overrides]) == 0
     capsys.readouterr()
-    assert prepare.main(["--config", str(path), f"train.start_from={tmp_path / 'other/run'}"]) == 0
-    assert "codec of train.start_from" in capsys.readouterr().err  # the reason to prepare it again
+    assert prepare.main(["--config", str(path), f"train.start_from={tmp_path / 'other/run'}"]) == 2
+    assert "codec of train.start_from" in capsys.readouterr().err  # why it is not up to date
 
 
 def test_an_imported_model_is_fine_tuned(base: Path, tmp_path: Path) -> None:

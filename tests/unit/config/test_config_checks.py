@@ -79,6 +79,7 @@ IMPOSSIBLE = [
     ([TWO.format("name: y, from_update: 9, until_update: 9")], "no update would use the corpus"),
     ([TWO.format("name: y, tag: a b")], "data.train[1].tag: expected a symbol without spaces"),
     ([TWO.format("name: y, weigth: 2")], "unknown key 'weigth'; did you mean 'weight'?"),
+    (["data.train.source=[]"], "data.train.source: expected a path, got an empty list"),
     (["data.train=[]"], "data.train: expected at least one item, got an empty list"),
     (["data.train.until_update=99"], "data.train: no corpus is used in update 100;"),
     (["data.train.from_update=1"], "data.train: no corpus is used in update 1;"),

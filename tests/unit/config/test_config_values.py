@@ -22,6 +22,7 @@ TRAPS_READ = [
     ("decode: {length_penalty: -0.5}", "decode.length_penalty", -0.5),
     ("train: {compile: true}", "train.compile", True),
     ("train: {compile: auto}", "train.compile", "auto"),
+    ("train: {freeze: []}", "train.freeze", ()),
     ("validate: {metric: 'loss'}", "validate.metric", "loss"),
     ("model: {tie_embeddings: none}", "model.tie_embeddings", "none"),
 ]
