@@ -15,7 +15,7 @@ from nmt.data.extension import extend_sides
 from nmt.data.learning import Counts, LearnedSide, learn_sides, sentencepiece_side, with_reserved
 from nmt.data.subword import BPE, LineSentencePiece, SentencePiece, Subword, WholeWords
 from nmt.data.text import SIDES, Side, read_text
-from nmt.data.tokenizer import TokenizerSpec, count_tokens, make_tokenizer
+from nmt.data.tokenizer import TokenizerSpec, count_tokens, make_tokenizer, moses_language
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from nmt.errors import ConfigError, DataError
 from nmt.storage.files import replace_file
@@ -408,10 +408,15 @@ class Codec:
 
 def tokenizer_specs(config: "DataConfig") -> dict[Side, TokenizerSpec]:
     """The tokenizers of both sides."""
-    reserved = config.reserved
+    kinds = {"source": config.tokenizer.source, "target": config.tokenizer.target}
+    codes = {"source": config.source_language, "target": config.target_language}
     return {
-        "source": TokenizerSpec(config.tokenizer.source, config.source_language, reserved),
-        "target": TokenizerSpec(config.tokenizer.target, config.target_language, reserved),
+        side: TokenizerSpec(
+            kinds[side],
+            moses_language(codes[side]) if kinds[side] == "moses" else codes[side],
+            config.reserved,
+        )
+        for side in SIDES
     }
 
 

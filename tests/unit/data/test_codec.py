@@ -187,6 +187,14 @@ def test_unknown_words_are_shown() -> None:
     assert codec.source.decode(ids) == "the <unk> ."
 
 
+@pytest.mark.parametrize("code", ["en-US", "en_XX", "EN", "eng", "eng_Latn"])
+def test_moses_knows_a_language_by_all_its_codes(code: str) -> None:
+    data = dataclasses.replace(config("bpe", "moses"), source_language=code)
+    codec = Codec.learn(data, PAIRS)
+    text = "it isn't a dog's garden"
+    assert codec.source.decode(codec.source.encode(text)) == text
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_saved_codec_is_the_same(codec: Codec, shared: bool, tmp_path: Path) -> None:
     if shared:
