@@ -6,7 +6,8 @@ Shapes: B sentences, H heads, S source and T target positions, L decoder layers.
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,14 @@ from nmt.analysis.pairs import (
 from nmt.checkpoint.model_directory import LoadedModel
 from nmt.data.text import EMPTY, BadLine
 from nmt.decoding.translation import Failure
+from nmt.errors import DataError
 from nmt.model.observe import Site
 from nmt.model.transformer import Transformer
 
 Values = npt.NDArray[np.float64]
 
 ALL_KINDS = "all kinds"  # cannot be a label, because labels are single words
+SMALLEST_SCALE = 0.01  # of log ratios, for text in which most pairs have the same ratio
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,17 @@ class PairScores:
     length_ratio: float  # words of the shorter side divided by words of the longer side
     coverage: float  # share of source words that a target word attends to, mean over the heads
     problem: str = ""
+    length_deviation: float = math.nan  # see `length_deviations`; a pair alone has none
 
     @property
     def null_rate(self) -> float:
         """The share of cross-attention queries that are null, mean over layers and heads."""
         return sum(self.null_rate_by_layer) / len(self.null_rate_by_layer)
+
+    @property
+    def combined(self) -> float:
+        """The log probability per subword plus the log density of the lengths."""
+        return self.log_probability - self.length_deviation
 
     @classmethod
     def unscored(cls, problem: str, *, layers: int) -> "PairScores":
@@ -87,6 +96,10 @@ def score_columns(layers: int) -> list[ScoreColumn]:
         ),
         ScoreColumn("length_ratio", lambda scores: scores.length_ratio, higher_is_better=True),
         ScoreColumn("coverage", lambda scores: scores.coverage, higher_is_better=True),
+        ScoreColumn(
+            "length_deviation", lambda scores: scores.length_deviation, higher_is_better=False
+        ),
+        ScoreColumn("combined", lambda scores: scores.combined, higher_is_better=True),
     ]
 
 
@@ -162,6 +175,38 @@ def without_blanks(source: ReadLine, target: ReadLine) -> tuple[ReadLine, ReadLi
 def length_ratio(source: int, target: int) -> float:
     """The shorter length divided by the longer one; 1 if both are 0."""
     return min(source, target) / max(source, target) if max(source, target) else 1.0
+
+
+def length_deviations(pairs: Iterable[tuple[ReadLine, ReadLine]]) -> Values:
+    """How unusual the lengths of each of N pairs are, [N]: 0 for the usual ratio; NaN without text.
+
+    The log ratio of target to source length in characters is taken to have a Laplace distribution.
+    Its centre is the median over the pairs and its scale follows from the median distance to it,
+    which bad pairs hardly move. The deviation is the distance to the centre divided by the scale:
+    the negative log density, up to a constant.
+    """
+    ratios = np.fromiter(itertools.starmap(log_length_ratio, pairs), dtype=np.float64)
+    if np.isnan(ratios).all():
+        return ratios
+    distances = np.abs(ratios - np.nanmedian(ratios))
+    scale = float(np.nanmedian(distances)) / math.log(2)
+    return distances / max(scale, SMALLEST_SCALE)
+
+
+def log_length_ratio(source: ReadLine, target: ReadLine) -> float:
+    """The log of target by source characters; NaN if a side is bad or blank."""
+    lengths = [len(side.strip()) if isinstance(side, str) else 0 for side in (source, target)]
+    return math.log(lengths[1] / lengths[0]) if all(lengths) else math.nan
+
+
+def with_deviations(
+    results: Iterable[PairScores], deviations: Values, path: Path
+) -> Iterator[PairScores]:
+    """The scores of all pairs with their length deviations; `path` names the text in an error."""
+    for scores, deviation in itertools.zip_longest(results, deviations):
+        if scores is None or deviation is None:
+            raise DataError(f"{path}: changed while it was read")
+        yield scores if scores.problem else replace(scores, length_deviation=float(deviation))
 
 
 def coverage(keys: npt.NDArray[np.bool_], word_of_piece: Sequence[int], num_words: int) -> float:

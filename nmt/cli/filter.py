@@ -51,6 +51,11 @@ columns:
   length_ratio       words of the shorter side divided by words of the longer one (higher is better)
   coverage           share of the source words that a target word attends to, mean over layers and
                      heads (higher is better); always 1 for softmax
+  length_deviation   how unusual the lengths are (lower is better): log ratio of target to source
+                     characters, as distance from the median of all pairs, divided by the typical
+                     distance
+  combined           log_probability minus length_deviation (higher is better): what the model says
+                     of the words plus what all pairs say of the lengths. Pairs are ranked by it
   problem            the reason why a pair was not scored: a line that is blank, unreadable or too
                      long, or numbers that are not finite (exit code 6). Its scores are nan, it
                      ranks last and is never kept
@@ -87,9 +92,9 @@ def build_parser() -> console.Parser:
     add_path(group, "--keep-target", "file for the kept target lines")
     group.add_argument(
         "--rank-by",
-        default="log_probability",
+        default="combined",
         metavar="COLUMN",
-        help="column to rank the pairs by (default: log_probability)",
+        help="column to rank the pairs by (default: combined)",
     )
     add_cleaning(parser)
     group = parser.add_argument_group("evaluation")
@@ -202,20 +207,27 @@ def score_corpus(
     """Write the table; returns the goodness of all pairs by column, and the counts of problems."""
     import numpy as np
 
+    from nmt.analysis.filtering import length_deviations, with_deviations
+    from nmt.analysis.pairs import read_side_by_side
     from nmt.decoding.translation import Failure
     from nmt.progress import progress_bar
 
+    # A first pass over the text, which takes little time beside that of the model.
+    deviations = length_deviations(
+        read_side_by_side(arguments.source, arguments.target, read_lines)
+    )
     goodness = {column.name: array("d") for column in columns}
     problems: Counter[str] = Counter()
     wanted = arguments.output is not None or not arguments.json
     with (
         LineWriter(arguments.output) if wanted else nullcontext() as writer,
-        progress_bar(total=None, unit="pairs", description="scoring") as bar,
+        progress_bar(total=len(deviations), unit="pairs", description="scoring") as bar,
         closing(pair_scores(arguments, loaded)) as results,
     ):
         if writer:
             writer.write("\t".join([*goodness, "problem"]))
-        for number, scores in enumerate(results, start=1):
+        complete = with_deviations(results, deviations, arguments.source)
+        for number, scores in enumerate(complete, start=1):
             for column in columns:
                 goodness[column.name].append(column.goodness(scores))
             if scores.problem:

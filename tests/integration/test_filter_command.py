@@ -28,6 +28,8 @@ COLUMNS = [
     "log_probability",
     "length_ratio",
     "coverage",
+    "length_deviation",
+    "combined",
     "problem",
 ]
 
@@ -87,25 +89,33 @@ def test_a_line_for_each_pair_in_order(folder: Path, capfd: pytest.CaptureFixtur
         layers = float(row["null_rate_layer_0"]), float(row["null_rate_layer_1"])
         assert float(row["null_rate"]) == pytest.approx(sum(layers) / 2, abs=2e-6)
         assert float(row["log_probability"]) < 0
+        assert float(row["length_deviation"]) >= 0
+        difference = float(row["log_probability"]) - float(row["length_deviation"])
+        assert float(row["combined"]) == pytest.approx(difference, abs=2e-6)
         assert row["problem"] == ""
     assert "1 of 10 pairs not scored: invalid UTF-8" in err
     assert run(folder, "--batch-tokens=4000") == 0
     assert capfd.readouterr().out == out
 
 
-@pytest.mark.parametrize("column", ["null_rate", "log_probability", "null_rate_layer_1"])
+@pytest.mark.parametrize("column", ["null_rate", "log_probability", "null_rate_layer_1", None])
 def test_the_best_pairs_are_kept_in_order(
-    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], column: str
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], column: str | None
 ) -> None:
+    """Without --rank-by, log probability and length deviation count."""
     kept = [tmp_path / "kept.source", tmp_path / "kept.target"]
     files = [f"--keep-source={kept[0]}", f"--keep-target={kept[1]}"]
     table = tmp_path / "table"
-    options = ["--keep-best=0.5", f"--rank-by={column}", f"--output={table}", "--json"]
+    options = ["--keep-best=0.5", f"--output={table}", "--json"]
+    if column is None:
+        column = "combined"
+    else:
+        options.append(f"--rank-by={column}")
     assert run(folder, *files, *options) == 0
     report = json.loads(capfd.readouterr().out)
     assert report["kept"] == {"pairs": 5, "rank_by": column}
     rows = read_table(table.read_text(encoding="utf-8"))
-    sign = -1 if column == "log_probability" else 1
+    sign = -1 if column in ("log_probability", "combined") else 1
     cost = [math.inf if row["problem"] else sign * float(row[column]) for row in rows]
     best = sorted(sorted(range(10), key=lambda number: cost[number])[:5])
     lines = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in kept]
@@ -145,7 +155,7 @@ def test_softmax_has_no_null_rate_and_says_so(
     assert "leave --rank-by out" in capfd.readouterr().err
     assert os.listdir(tmp_path) == []
     assert run(folder, "--keep-best=0.8", *kept, kind="softmax") == 0
-    assert "by log_probability" in capfd.readouterr().err
+    assert "by combined" in capfd.readouterr().err
     assert len((tmp_path / "a").read_text(encoding="utf-8").split("\n")) == 8 + 1
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,11 +19,15 @@ from nmt.analysis.filtering import (
     areas_by_label,
     best_pairs,
     coverage,
+    length_deviations,
     length_ratio,
     score_batch,
     score_columns,
+    with_deviations,
 )
 from nmt.analysis.pairs import map_pairs
+from nmt.data.text import INVALID_UTF8, BadLine
+from nmt.errors import DataError
 
 
 def scores_of(kind: str, pairs: list[tuple[str, str]], *, batch_tokens: int) -> list[PairScores]:
@@ -98,6 +103,43 @@ def test_length_ratio() -> None:
     assert length_ratio(3, 3) == length_ratio(0, 0) == 1.0
 
 
+def test_length_deviations_by_hand() -> None:
+    """Ratios of 2, twice 2, half of 2 and 2 again; the median distance is that of a factor of 2."""
+    texts = [("ab", "a cd"), ("ab", "a" * 8), ("abcd", "ab c"), (" ab ", "abcd"), ("a", "b" * 8)]
+    found = length_deviations(texts)
+    assert found == pytest.approx(np.array([0, 1, 1, 0, 2]) * math.log(2))
+    bad = BadLine(INVALID_UTF8, 1, 0)
+    with_bad = length_deviations([("ab", " "), *texts, (bad, "ab")])
+    assert with_bad[1:-1] == pytest.approx(found)
+    assert np.isnan(with_bad[[0, -1]]).all()
+
+
+def test_half_and_double_deviate_alike_and_a_minority_moves_nothing() -> None:
+    clean = [("a" * 100, "b" * length) for length in (80, 90, 100, 110, 125) for _ in range(4)]
+    bad = [("a" * 100, "b" * length) for length in (50, 200) for _ in range(4)]
+    alone, found = length_deviations(clean), length_deviations([*clean, *bad])
+    assert found[20:] == pytest.approx(np.full(8, found[20]))
+    assert found[20] > 2 * found[:20].max()
+    assert alone[0] > found[0] > alone[0] / 3
+
+
+def test_text_of_equal_lengths_and_text_without_lines_have_deviations() -> None:
+    assert length_deviations([("ab", "cd")] * 3).tolist() == [0, 0, 0]
+    assert np.isfinite(length_deviations([*[("ab", "cd")] * 3, ("ab", "cde")])).all()
+    assert len(length_deviations([])) == 0
+    assert np.isnan(length_deviations([("", "a")])).all()
+
+
+def test_text_that_changes_while_it_is_read_is_an_error() -> None:
+    scores = PairScores((0.1,), -1.0, 0.9, 0.9)
+    path = Path("web.en")
+    (found,) = with_deviations([scores], np.array([2.0]), path)
+    assert (found.length_deviation, found.combined) == (2.0, -3.0)
+    for deviations in (np.array([]), np.array([0.0, 0.0])):
+        with pytest.raises(DataError, match=r"web\.en: changed while it was read"):
+            list(with_deviations([scores], deviations, path))
+
+
 def test_area_with_ties_by_hand() -> None:
     """Six comparisons: 3 > 1, 3 > 2, 2 > 1, 2 = 2, 0 < 1, 0 < 2."""
     assert area_under_curve(np.array([3.0, 2.0, 0.0]), np.array([1.0, 2.0])) == 3.5 / 6
@@ -126,8 +168,8 @@ def test_areas_are_by_score_and_label() -> None:
 
 
 def test_every_column_is_higher_for_better_pairs() -> None:
-    better = PairScores((0.1, 0.1), -1.0, 0.9, 0.9)
-    worse = PairScores((0.3, 0.2), -2.0, 0.5, 0.4)
+    better = PairScores((0.1, 0.1), -1.0, 0.9, 0.9, length_deviation=0.5)
+    worse = PairScores((0.3, 0.2), -2.0, 0.5, 0.4, length_deviation=1.5)
     unscored = PairScores.unscored("empty line", layers=2)
     for column in score_columns(2):
         assert column.goodness(better) > column.goodness(worse) > column.goodness(unscored)
