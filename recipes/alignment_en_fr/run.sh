@@ -41,10 +41,9 @@ python "$recipe/error_rates.py" "$results"
 
 nmt-analyze --model "${models[@]}" --names "${kinds[@]}" "${gold[@]}" --output "$results/analysis" --pdf
 
-python "$recipe/planted_errors.py" plant "$text/test.en" "$text/test.fr" "$results/planted"
+python "$recipe/planted_errors.py" "$text/test.en" "$text/test.fr" "$results/planted"
 for kind in "${kinds[@]}"; do
-    nmt-filter --model "$runs/$kind" --source "$results/planted.source" --target "$results/planted.target" \
-        --output "$results/planted-$kind.tsv"
     echo "$kind"
-    python "$recipe/planted_errors.py" areas "$results/planted-$kind.tsv" "$results/planted.label"
+    nmt-filter --model "$runs/$kind" --source "$results/planted.source" --target "$results/planted.target" \
+        --labels "$results/planted.label" --output "$results/planted-$kind.tsv" --json
 done
