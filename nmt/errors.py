@@ -62,6 +62,20 @@ def require_package(package: str, *, extra: str, purpose: str) -> None:
         ) from error
 
 
+def missing_package(error: ModuleNotFoundError) -> UserError:
+    """The line for users of an environment that lacks what some commands need, such as torch.
+
+    Raises the error itself if the module that was not found is one of nmt.
+    """
+    package = (error.name or "nmt").partition(".")[0]
+    if package == "nmt":
+        raise error
+    return UserError(
+        f"the package {package} is needed for this, and is not installed; an environment without "
+        "it can only translate and serve packed models"
+    )
+
+
 # Parts of the messages with which torch and the libraries below it report refused memory.
 MEMORY_MESSAGES = ("allocate memory", "bad_alloc", "could not create a primitive")
 

@@ -71,8 +71,6 @@ def find_model(path: Path) -> Path:
     `average` or `best` that turns out to be damaged is an error when it is loaded: another model in
     its place would be a surprise.
     """
-    if not path.is_dir():
-        raise NoCheckpointError(f"{path}: expected a model or run directory, found none")
     if is_packed(path):
         raise UserError(
             f"{path}: a packed model can only translate, with nmt-translate, nmt-serve or "

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 import nmt
-from nmt.errors import MemoryLimitError, StorageError, UserError, is_out_of_memory
+from nmt.errors import (
+    MemoryLimitError,
+    StorageError,
+    UserError,
+    is_out_of_memory,
+    missing_package,
+)
 from nmt.ops.environment import requested_backend
 
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EBADF}
@@ -132,6 +138,8 @@ def guarded(parser: argparse.ArgumentParser, command: Command, argv: Sequence[st
         return code
     except UserError as error:
         return fail(parser.prog, str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        return fail(parser.prog, str(missing_package(error)), UserError.exit_code)
     except BrokenPipeError:
         return 0  # the reader of our output has seen enough
     except KeyboardInterrupt:

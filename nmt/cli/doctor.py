@@ -7,10 +7,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nmt.cli import console
 from nmt.cli.arguments import positive
-from nmt.errors import ConfigError
+from nmt.errors import ConfigError, missing_package
+
+if TYPE_CHECKING:
+    from nmt.doctor.examination import Examination
+    from nmt.doctor.installation import TorchlessExamination
 
 PROBLEM = 1  # the exit code where something does not work
 
@@ -23,9 +28,10 @@ def build_parser() -> console.Parser:
         "kernels in C is loaded; for every operation and device which implementation runs, and "
         "why the others do not; a smoke test of training with every attention kind and of "
         "translation. Takes a few seconds and leaves no files behind.",
-        epilog="Exit codes: 0 all is well (a warning costs speed, not more); 1 a problem was "
-        "found, with one line per problem at the end of the report; 2 NMT_BACKEND or NMT_NATIVE "
-        "has a value that means nothing.",
+        epilog="Exit codes: 0 all is well (a warning costs speed, or says that only packed models "
+        "can be translated, because torch is not installed); 1 a problem was found, with one line "
+        "per problem at the end of the report; 2 NMT_BACKEND or NMT_NATIVE has a value that means "
+        "nothing.",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
@@ -55,13 +61,23 @@ def doctor(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) is not None:
             raise ConfigError(f"--{name} is for --plan N_GPUS")
 
-    from nmt.doctor.examination import examine
     from nmt.doctor.report import report
 
     logging.getLogger("nmt").setLevel(logging.ERROR)  # the report has all that would be logged
     found = examine()
     print(json.dumps(asdict(found), indent=2) if arguments.json else report(found))
     return PROBLEM if found.problems else 0
+
+
+def examine() -> "Examination | TorchlessExamination":
+    """Examine everything, or where there is no torch, what packed models need."""
+    try:
+        from nmt.doctor.examination import examine
+    except ModuleNotFoundError as error:
+        from nmt.doctor.installation import examine_without_torch
+
+        return examine_without_torch(str(missing_package(error)))
+    return examine()
 
 
 def plan(arguments: argparse.Namespace) -> int:

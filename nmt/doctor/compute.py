@@ -10,8 +10,7 @@ import torch
 from nmt.bench.machine import processor_name
 from nmt.errors import UserError
 from nmt.ops.backend import Verdict, verdicts
-from nmt.ops.environment import AUTO, BUILDS, requested_backend, requested_build
-from nmt.ops.native.library import build_problem, loaded_build
+from nmt.ops.environment import requested_backend
 
 ENVIRONMENT_NAMES = (
     "NMT_BACKEND",
@@ -43,14 +42,6 @@ class Computer:
     cuda: str | None  # the version of CUDA that torch was built with
     devices: list[Device]
     settings: dict[str, str | None]  # the environment variables that change what runs
-
-
-@dataclass(frozen=True)
-class Build:
-    """A build of the kernels in C, and why it is not used; None: it is."""
-
-    name: str
-    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -109,22 +100,6 @@ def main_memory() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
-
-
-def examine_builds() -> list[Build]:
-    """Each build of the kernels, and why it is not used."""
-    backend, choice, used = requested_backend(), requested_build(), loaded_build()
-    found = []
-    for name in BUILDS:
-        reason = build_problem(name)
-        if reason is None and backend not in (AUTO, "native"):
-            reason = f"the backend {backend} is requested"
-        elif reason is None and choice not in (None, name):
-            reason = f"NMT_NATIVE is {choice}"
-        elif reason is None and name != used:
-            reason = f"{used} is faster"
-        found.append(Build(name, reason))
-    return found
 
 
 def examine_operations(device: str) -> DeviceTable:

@@ -4,14 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nmt.doctor.compute import (
-    Build,
     Computer,
     DeviceTable,
-    examine_builds,
     examine_computer,
     examine_operations,
 )
-from nmt.doctor.installation import Installation, examine_installation
+from nmt.doctor.installation import Build, Installation, examine_builds, examine_installation
 from nmt.doctor.plan import ScalingPlan, plans_for
 from nmt.doctor.smoke import SmokeTest, run_smoke_tests
 from nmt.ops.backend import Costly

@@ -1,4 +1,7 @@
-"""How the package was installed, beside which versions, and with which compiler."""
+"""How the package was installed, beside which versions, and with which kernels and compiler.
+
+This needs no torch, so that an environment for packed models can be examined, too.
+"""
 
 import json
 import os
@@ -11,8 +14,8 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import nmt
-from nmt.ops.environment import BUILDS
-from nmt.ops.native.library import build_path
+from nmt.ops.environment import AUTO, BUILDS, requested_backend, requested_build
+from nmt.ops.native.library import build_path, build_problem, loaded_build
 
 BESIDES = ("triton",)  # packages that matter and that no requirement names on every platform
 REQUIREMENT = re.compile(r"[\w.-]+")
@@ -41,6 +44,48 @@ class Installation:
     commands: str | None  # the directory on PATH in which the commands are found
     compiler: str | None  # the C compiler that would build the kernels
     packages: list[Package]
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build of the kernels in C, and why it is not used; None: it is."""
+
+    name: str
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class TorchlessExamination:
+    """The results that nmt-doctor reports where there is no torch."""
+
+    installation: Installation
+    builds: list[Build]
+    warnings: list[str]
+    problems: list[str]
+
+
+def examine_without_torch(reason: str) -> TorchlessExamination:
+    """Examine what translates packed models: the kernels in C."""
+    builds = examine_builds()
+    runs = any(build.reason is None for build in builds)
+    problem = "no kernels in C can be used (see above): without torch, nothing can translate"
+    return TorchlessExamination(examine_installation(), builds, [reason], [] if runs else [problem])
+
+
+def examine_builds() -> list[Build]:
+    """Each build of the kernels, and why it is not used."""
+    backend, choice, used = requested_backend(), requested_build(), loaded_build()
+    found = []
+    for name in BUILDS:
+        reason = build_problem(name)
+        if reason is None and backend not in (AUTO, "native"):
+            reason = f"the backend {backend} is requested"
+        elif reason is None and choice not in (None, name):
+            reason = f"NMT_NATIVE is {choice}"
+        elif reason is None and name != used:
+            reason = f"{used} is faster"
+        found.append(Build(name, reason))
+    return found
 
 
 def examine_installation() -> Installation:

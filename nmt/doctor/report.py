@@ -1,31 +1,43 @@
 """An examination as text: aligned, one fact per line, problems last."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from nmt.doctor.compute import Build, Computer, Device, DeviceTable
-from nmt.doctor.examination import Examination
-from nmt.doctor.installation import Installation
-from nmt.doctor.plan import ScalingPlan
-from nmt.doctor.smoke import SmokeTest
+from nmt.doctor.installation import Build, Installation, TorchlessExamination
+
+if TYPE_CHECKING:
+    from nmt.doctor.compute import Computer, Device, DeviceTable
+    from nmt.doctor.examination import Examination
+    from nmt.doctor.plan import ScalingPlan
+    from nmt.doctor.smoke import SmokeTest
 
 GIB = 1 << 30
 RUNS = "runs"
 
 
-def report(found: Examination) -> str:
+def report(found: "Examination | TorchlessExamination") -> str:
     """The whole report."""
+    installation = found.installation
     sections = {
-        "machine": align(machine_rows(found.computer)),
-        "installation": align(installation_rows(found.installation)),
+        "installation": align(installation_rows(installation)),
         "packages": align(
-            (package.name, package.version or "not installed")
-            for package in found.installation.packages
+            (package.name, package.version or "not installed") for package in installation.packages
         ),
+        "kernels in C": align(build_rows(found.builds, installation)),
+    }
+    if not isinstance(found, TorchlessExamination):
+        sections = {"machine": align(machine_rows(found.computer)), **sections, **computing(found)}
+    blocks = ["\n".join((title, *(f"  {line}" for line in sections[title]))) for title in sections]
+    return "\n\n".join((*blocks, "\n".join(conclusion(found))))
+
+
+def computing(found: "Examination") -> dict[str, list[str]]:
+    """The sections on what torch computes, and what computes for it."""
+    settings = found.computer.settings.items()
+    sections = {
         "environment variables": align(
-            (name, "not set" if value is None else value)
-            for name, value in found.computer.settings.items()
-        ),
-        "kernels in C": align(build_rows(found.builds, found.installation)),
+            (name, "not set" if value is None else value) for name, value in settings
+        )
     }
     for table in found.operations:
         title = f"operations on {table.device} (backend: {found.backend})"
@@ -34,8 +46,7 @@ def report(found: Examination) -> str:
     if found.expected_training:
         title = "training on these GPUs (calculated, not measured: plus or minus 40 %)"
         sections[title] = align(training_rows(found.expected_training))
-    blocks = ["\n".join((title, *(f"  {line}" for line in sections[title]))) for title in sections]
-    return "\n\n".join((*blocks, "\n".join(conclusion(found))))
+    return sections
 
 
 def align(rows: Iterator[Sequence[str]]) -> list[str]:
@@ -47,7 +58,7 @@ def align(rows: Iterator[Sequence[str]]) -> list[str]:
     ]
 
 
-def machine_rows(computer: Computer) -> Iterator[tuple[str, str]]:
+def machine_rows(computer: "Computer") -> Iterator[tuple[str, str]]:
     """The machine."""
     yield "system", computer.system
     yield "Python", computer.python
@@ -60,7 +71,7 @@ def machine_rows(computer: Computer) -> Iterator[tuple[str, str]]:
         yield "GPU", f"none that torch can use (it was {built})"
 
 
-def memory(device: Device) -> str:
+def memory(device: "Device") -> str:
     """The memory of a device, to follow its name."""
     return "" if device.memory is None else f", {device.memory / GIB:.1f} GiB"
 
@@ -87,7 +98,7 @@ def build_rows(builds: Sequence[Build], installation: Installation) -> Iterator[
     yield "C compiler", installation.compiler or "none found"
 
 
-def operation_rows(table: DeviceTable, found: Examination) -> Iterator[Sequence[str]]:
+def operation_rows(table: "DeviceTable", found: "Examination") -> Iterator[Sequence[str]]:
     """Every implementation of every operation: the one that runs first, then why others do not.
 
     A reason that is also a warning or a problem is printed there only.
@@ -106,14 +117,14 @@ def operation_rows(table: DeviceTable, found: Examination) -> Iterator[Sequence[
             label = ""
 
 
-def smoke_rows(tests: Sequence[SmokeTest]) -> Iterator[tuple[str, str, str]]:
+def smoke_rows(tests: "Sequence[SmokeTest]") -> Iterator[tuple[str, str, str]]:
     """How the smoke tests went."""
     for test in tests:
         ending = f"{test.seconds:5.2f} s" if test.problem is None else "failed"
         yield test.name, test.device, ending
 
 
-def training_rows(plans: Sequence[ScalingPlan]) -> Iterator[Sequence[str]]:
+def training_rows(plans: "Sequence[ScalingPlan]") -> Iterator[Sequence[str]]:
     """The calculated training time of the paper's Table 1, by attention kind."""
     for plan in plans:
         one, most = plan.steps[0], plan.steps[-1]
@@ -123,7 +134,7 @@ def training_rows(plans: Sequence[ScalingPlan]) -> Iterator[Sequence[str]]:
         yield plan.kind, plan.precision, ", ".join(dict.fromkeys(speeds)), hours, fits
 
 
-def conclusion(found: Examination) -> Iterator[str]:
+def conclusion(found: "Examination | TorchlessExamination") -> Iterator[str]:
     """One line per warning and problem, and the verdict."""
     for warning in found.warnings:
         yield f"warning: {warning}"

@@ -17,7 +17,7 @@ from typing import Any
 from nmt.checkpoint.packed import is_packed
 from nmt.data.encoding import available_cores
 from nmt.decoding.translation import Line, Translation
-from nmt.errors import DivergedError, UserError
+from nmt.errors import DivergedError, UserError, missing_package
 from nmt.serving.messages import Message, WorkerPlan, encode_message, read_message
 from nmt.serving.worker_model import WorkerModel, load_packed_model
 
@@ -27,7 +27,10 @@ def load(name: str, directory: str, plan: WorkerPlan) -> WorkerModel:
     path = Path(directory)
     if is_packed(path):
         return load_packed_model(name, path, plan)
-    from nmt.serving.torch_model import load_torch_model
+    try:
+        from nmt.serving.torch_model import load_torch_model
+    except ModuleNotFoundError as error:
+        raise missing_package(error) from error
 
     return load_torch_model(name, path, plan)
 

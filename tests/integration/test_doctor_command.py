@@ -15,8 +15,7 @@ from support.kernels import NAMES
 import nmt
 from nmt.bench.kinds import all_kinds
 from nmt.cli import doctor
-from nmt.doctor.compute import examine_builds
-from nmt.doctor.installation import examine_installation, find_compiler
+from nmt.doctor.installation import examine_builds, examine_installation, find_compiler
 from nmt.doctor.report import installation_rows
 from nmt.ops.backend import Implementation, force_backend
 from nmt.ops.environment import BUILDS

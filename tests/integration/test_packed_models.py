@@ -1,6 +1,7 @@
 """Packed models from the outside: they translate without torch, to the last bit as with it."""
 
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.kernels import ABSENT
+from support.kernels import ABSENT, NAMES
 from support.serving import serving
 from support.small_models import content, flip_bit, reseal, truncate, write_model
 from translation_models import (
@@ -191,6 +192,44 @@ def test_the_command_writes_the_same_bytes_without_torch(
         ["--model", str(packed), *options, "--workers", "2", "--output", str(by_workers)]
     ) == 0  # fmt: skip
     assert by_workers.read_bytes() == expected.read_bytes()
+
+
+def without_torch(directory: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+    """A command in an environment without torch, its workers included."""
+    absent = 'raise ModuleNotFoundError("No module named \'torch\'", name="torch")'
+    (directory / "torch.py").write_text(absent, encoding="utf-8")
+    paths = os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_what_needs_torch_is_refused_in_one_line_without_it(model: Path, tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    for command, path, code, expected in (
+        ("translate", nowhere, 3, f"{nowhere}: expected a model or run directory, found none"),
+        ("serve", nowhere, 3, f"{nowhere}: expected a model or run directory, found none"),
+        ("translate", str(model), 2, "the package torch is needed for this, and is not installed"),
+        ("serve", str(model), 2, "the package torch is needed for this, and is not installed"),
+    ):
+        done = without_torch(tmp_path, f"nmt.cli.{command}", "--model", path)
+        assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+        assert done.stderr.startswith(f"nmt-{command}: {expected}")
+
+
+def test_the_kernels_are_examined_without_torch(tmp_path: Path) -> None:
+    done = without_torch(tmp_path, "nmt.cli.doctor", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert [build["name"] for build in found["builds"] if build["reason"] is None] == NAMES[:1]
+    assert found["problems"] == []
+    done = without_torch(tmp_path, "nmt.cli.doctor")
+    assert f"\n  {NAMES[0]}   used\n" in done.stdout
+    assert "\nwarning: the package torch is needed" in done.stdout
 
 
 def test_a_loaded_model_does_not_depend_on_its_file(packed: Path, tmp_path: Path) -> None:
