@@ -19,6 +19,7 @@ from nmt.analysis.gold import Gold
 from nmt.analysis.head_choice import LinkInformation
 from nmt.analysis.key_classes import BatchPositions
 from nmt.analysis.measures import HeadCounts, count_heads, nullable_sites, unnormalised_sites
+from nmt.analysis.norm_weights import Weighting
 from nmt.analysis.pairs import (
     ANALYSIS_BATCH_TOKENS,
     ANALYSIS_MAX_LENGTH,
@@ -95,9 +96,13 @@ def analyze_model(
     *,
     name: str,
     gold: Gold | None = None,
+    weighting: Weighting = "attention",
     advance: Callable[[int], object] = lambda _pairs: None,
 ) -> ModelAnalysis:
-    """All measures of a model; `advance` is told of every pair twice."""
+    """All measures of a model; `advance` is told of every pair twice.
+
+    `weighting` says which weights give the links that are compared with the gold ones.
+    """
     observation = Observation(loaded, text)
     skipped = 0
     for done in observation.run(text.read()):
@@ -109,7 +114,9 @@ def analyze_model(
         )
     if observation.non_finite:
         raise DivergedError(non_finite_message(loaded.path, observation.non_finite))
-    aligner = Aligner(loaded, batch_tokens=text.batch_tokens, max_length=text.max_length)
+    aligner = Aligner(
+        loaded, batch_tokens=text.batch_tokens, max_length=text.max_length, weighting=weighting
+    )
     aer = None if gold is None else aligner.evaluate(text.read(), gold).table()
     statistics = observation.summary()
     nullable = {site.type for site in nullable_sites(loaded.model)}

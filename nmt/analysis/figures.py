@@ -230,7 +230,7 @@ def alignment_drawing(analysis: Analysis) -> Drawing | None:
         "How far links differ from the gold alignments: 0 % is equal, and lower is better. Solid: "
         "the best head of each layer. Dashed: the mean of its heads. Normal: weights of the step "
         "that predicts a word. Shifted: weights of the step that reads it. "
-        + chosen_heads(analysis.development)
+        + chosen_heads(analysis.development, analysis.weights)
     )
     title = "Alignment error rate"
     return Drawing("alignment", title, f"gold links of {analysis.gold}", caption, figure)

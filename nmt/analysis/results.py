@@ -56,6 +56,7 @@ class Analysis:
     models: list[ModelResult]
     gold: str | None = None
     development: int | None = None  # gold pairs on which the best heads were chosen
+    weights: str = "attention"  # whose links are compared with the gold ones, or "norm"
 
     def document(self) -> dict[str, Any]:
         """The content of analysis.json, rounded so that the order of additions does not show."""
@@ -63,14 +64,17 @@ class Analysis:
         return rounded
 
 
-def chosen_heads(development: int | None) -> str:
-    """A sentence that says on which pairs the best heads of error rates were chosen."""
+def chosen_heads(development: int | None, weights: str = "attention") -> str:
+    """Sentences that say on which pairs, and by which weights, the best heads were chosen."""
+    links = "" if weights == "attention" else "Links are those of norm-based weights. "
     if development:
         return (
-            f"The best heads were chosen on the first {development} pairs; the rates are those of "
-            "the other pairs"
+            f"{links}The best heads were chosen on the first {development} pairs; the rates are "
+            "those of the other pairs"
         )
-    return "The best heads were chosen on the pairs that they are scored on, as in the paper"
+    return (
+        f"{links}The best heads were chosen on the pairs that they are scored on, as in the paper"
+    )
 
 
 def without_noise(value: Any) -> Any:

@@ -143,7 +143,8 @@ def error_rate_tables(analysis: Analysis) -> list[Table]:
     ]
     note = (
         "Percent, mean over the layers; lower is better. AoL: layer attention, the mean of the "
-        f"heads. AoH: the best head of each layer. {chosen_heads(analysis.development)}"
+        "heads. AoH: the best head of each layer. "
+        + chosen_heads(analysis.development, analysis.weights)
     )
     width = max(len(aer["normal"]["layers"]) for _, aer in rated)
     by_layer = []

@@ -26,6 +26,7 @@ from nmt.cli.pair_arguments import (
     MODEL_HELP,
     add_gold,
     add_reading,
+    add_weights,
     check_needs,
     open_model,
     read_gold,
@@ -106,12 +107,7 @@ def add_attention(parser: console.Parser) -> None:
         ("--normal", False, "attention of the step that predicts a word"),
     ):
         step.add_argument(flag, dest="shifted", action="store_const", const=shifted, help=meaning)
-
-    meaning = (
-        "take a link from the largest attention weight, or from the largest weight times the "
-        "length of the value after the output projection (Kobayashi et al. 2020)"
-    )
-    add_choice(group, "--weights", ("attention", "norm"), meaning)
+    add_weights(group)
 
 
 def add_layer_and_head(group: argparse._ArgumentGroup, prefix: str, layer: str, head: str) -> None:

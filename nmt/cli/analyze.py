@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 from nmt.cli import console
 from nmt.cli.arguments import add_number, add_outside_kinds, add_path, new_parser, whole_number
 from nmt.cli.output_directory import check_output
-from nmt.cli.pair_arguments import add_gold, add_reading, check_needs, open_model, read_gold
+from nmt.cli.pair_arguments import (
+    add_gold,
+    add_reading,
+    add_weights,
+    check_needs,
+    open_model,
+    read_gold,
+)
 from nmt.data.text import read_text
 from nmt.errors import DataError, UserError, require_package
 
@@ -79,7 +86,7 @@ def build_parser() -> console.Parser:
     # Its numbers are compared with each other, and an exact zero of float32 is what they count.
     too_long = "are left out, with a warning (with --gold: an error)"
     add_reading(group, too_long=too_long, precision="float32")
-    add_gold(parser)
+    add_weights(add_gold(parser))
     return parser
 
 
@@ -104,6 +111,8 @@ def analyze(arguments: argparse.Namespace) -> None:
     output = arguments.output.resolve()
     check_output(output, "nmt-analyze", marker="analysis.json")
     check_needs(arguments)
+    if arguments.weights != "attention" and arguments.gold is None:
+        raise UserError("--weights: expected --gold with it")
     from nmt.analysis.results import Analysis
     from nmt.storage.directories import recover, replace_directory
 
@@ -122,6 +131,7 @@ def analyze(arguments: argparse.Namespace) -> None:
         models=[one.result for one, _ in measured],
         gold=None if arguments.gold is None else arguments.gold.name,
         development=arguments.development,
+        weights=arguments.weights,
     )
     files = output_files(arguments, analysis, text, measured)
     # Again, because much time has passed.
@@ -193,7 +203,14 @@ def measure_models(
         check_drawn(arguments, loaded)
         # Every pair is read with its own target and with that of another pair.
         with progress_bar(total=2 * text.count, unit="pairs", description=name) as bar:
-            one = analyze_model(loaded, text, name=name, gold=gold, advance=bar.update)
+            one = analyze_model(
+                loaded,
+                text,
+                name=name,
+                gold=gold,
+                weighting=arguments.weights,
+                advance=bar.update,
+            )
         if one.skipped:
             logger.warning(
                 "%s: %d of %d pairs have more than %d subwords on a side and were left out; see "

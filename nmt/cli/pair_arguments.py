@@ -35,8 +35,8 @@ def add_reading(group: argparse._ArgumentGroup, *, too_long: str, precision: str
     add_precision(group, default=precision)
 
 
-def add_gold(parser: argparse.ArgumentParser) -> None:
-    """The gold alignments to compare with."""
+def add_gold(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The gold alignments to compare with; returns the group of options."""
     group = parser.add_argument_group("gold alignments")
     add_path(
         group,
@@ -61,6 +61,16 @@ def add_gold(parser: argparse.ArgumentParser) -> None:
         "choose heads on the first N pairs and report error rates on the others (default: choose "
         "and report on all pairs, which makes the rates of chosen heads too low)",
     )
+    return group
+
+
+def add_weights(group: argparse._ArgumentGroup) -> None:
+    """The weights that links are taken from."""
+    meaning = (
+        "take a link from the largest attention weight, or from the largest weight times the "
+        "length of the value after the output projection (Kobayashi et al. 2020)"
+    )
+    add_choice(group, "--weights", ("attention", "norm"), meaning)
 
 
 def check_needs(arguments: argparse.Namespace, *needs: tuple[str, str]) -> None:

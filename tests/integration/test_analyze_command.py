@@ -259,6 +259,7 @@ def test_text_without_words_to_measure(
     [
         (["--names", "a", "b"], "--names: expected 1"),
         (["--development=3"], "--development: expected --gold"),
+        (["--weights=norm"], "--weights: expected --gold"),
         (["--gold=GOLD", "--development=11"], "fewer than the 11 pairs"),
         (["--gold=GOLD", "--gold-index=1"], "below 1"),
         (["--gold=SOURCE"], "expected links"),
@@ -310,6 +311,24 @@ def test_gold_needs_every_pair(
     err = capfd.readouterr().err
     assert "pair 1 has more than 8 subwords on a side, and gold links need every pair" in err
     assert not (tmp_path / "out").exists()
+
+
+def test_gold_links_are_compared_with_those_of_norm_based_weights(
+    folder: Path, tmp_path: Path
+) -> None:
+    options = [f"--gold={folder / 'gold'}", "--weights=norm", "--sentences=0"]
+    assert run(folder, tmp_path, *options) == 0
+    document = json.loads((tmp_path / "analysis.json").read_text())
+    loaded = load_model(folder / "rela-g")
+    pairs = list(zip(SOURCE, TARGET, strict=True))
+    gold = Gold(read_gold(folder / "gold"), folder / "gold")
+    by_norm, by_attention = (
+        without_noise(Aligner(loaded, weighting=weighting).evaluate(pairs, gold).table())
+        for weighting in ("norm", "attention")
+    )
+    assert document["models"][0]["aer"] == by_norm != by_attention
+    assert document["weights"] == "norm"
+    assert "Links are those of norm-based weights." in (tmp_path / "tables.md").read_text()
 
 
 def test_models_are_named_by_what_tells_them_apart(
