@@ -21,9 +21,9 @@ def build_parser() -> console.SettingsParser:
     parser = console.SettingsParser(
         prog="nmt-check-kind",
         description="Check an attention kind, of nmt or from outside: hidden keys and empty rows, "
-        "weights, gradients,\nscores of any size, half precision, decoding with the cache, a "
-        "resumed run, and a toy task that a small\nmodel has to learn. Takes half a minute and "
-        "leaves no files behind.",
+        "weights, gradients,\nimplementations, scores of any size, half precision, decoding with "
+        "the cache and by the engine in C, a\nresumed run, and a toy task that a small model has "
+        "to learn. Takes half a minute and leaves no files behind.",
         epilog="examples:\n"
         "  nmt-check-kind my_package:my_kind\n"
         "  nmt-check-kind entmax alpha=1.3\n\n"

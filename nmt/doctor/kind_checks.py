@@ -20,11 +20,14 @@ from nmt.config.config import (
     ModelConfig,
     SublayerAttentionConfig,
 )
+from nmt.decoding.decoder import make_decoder
+from nmt.decoding.engine_step import EngineStep
 from nmt.doctor.resumption import differing_tensors
 from nmt.doctor.reversal import ENOUGH, learn_reversal
 from nmt.model.attention import AttentionCore
 from nmt.model.transformer import Transformer
-from nmt.ops.backend import force_backend
+from nmt.ops.attention import attention as attention_operation
+from nmt.ops.backend import Implementation, force_backend
 
 HEADS, WIDTH = 4, 32
 CHECKED_BACKENDS = ("reference", "auto")
@@ -54,6 +57,7 @@ def check_kind(attention: AttentionConfig) -> Iterator[KindCheck]:
         "empty rows": check_empty_rows,
         "weights": check_weights,
         "gradients": check_gradients,
+        "implementations": check_implementations,
         "large and small scores": check_sizes,
         "half precision": check_half_precision,
         "cache": check_cache,
@@ -194,6 +198,35 @@ def check_gradients(attention: AttentionConfig) -> str:
     return "of inputs and learned parameters, as by finite differences"
 
 
+def check_implementations(attention: AttentionConfig) -> str:
+    """Whatever computes the kind in float32 gives the outputs and gradients of its definition."""
+    core = make_core(attention)
+    inputs = [x.requires_grad_() for x in make_projections(3, 17, 33)]
+    learned = [*core.weights.parameters()]
+
+    def attend(one: Implementation) -> list[Tensor] | None:
+        arguments = (core.call(None), tuple(inputs), visible_keys(33, 33, 20, 1))
+        if one.refusal(*arguments, core.weights.values()) is not None:
+            return None
+        output = one.run(*arguments, core.weights.values())
+        gradients = torch.autograd.grad(
+            output.square().sum(), [*inputs, *learned], materialize_grads=True
+        )
+        return [output.detach(), *gradients]
+
+    *others, definition = attention_operation.implementations
+    expected = attend(definition)
+    assert expected is not None
+    names = []
+    for one in others:
+        if (found := attend(one)) is not None:
+            names.append(one.name)
+            for result, right in zip(found, expected, strict=True):
+                furthest = float((result - right).abs().max()) / max(1.0, float(right.abs().max()))
+                require(furthest <= 1e-4, f"{one.name}: results differ by {furthest:.2g}")
+    return f"as the definition: {', '.join(names)}" if names else "there is only the definition"
+
+
 def check_sizes(attention: AttentionConfig) -> str:
     """Scores of any size give finite outputs and gradients."""
     core = make_core(attention)
@@ -236,7 +269,7 @@ def everywhere(attention: AttentionConfig) -> AttentionTypesConfig:
 
 
 def check_cache(attention: AttentionConfig) -> str:
-    """Decoding step by step gives what the whole forward pass gives."""
+    """Decoding step by step, by the engine in C, too, gives what the whole forward pass gives."""
     torch.manual_seed(1)
     config = ModelConfig(
         dim=WIDTH,
@@ -253,8 +286,15 @@ def check_cache(attention: AttentionConfig) -> str:
         full = model(source, visible, target)
         cache = model.start(model.encode(source, visible), visible, beam=1, max_length=21)
         steps = [model.step(target[:, place, None], cache) for place in range(21)]
-    furthest = float((torch.cat(steps, dim=1) - full).abs().max())
-    require(furthest <= 2e-5, f"decoding with the cache differs by {furthest:.2g}")
+        furthest = float((torch.cat(steps, dim=1) - full).abs().max())
+        require(furthest <= 2e-5, f"decoding with the cache differs by {furthest:.2g}")
+        engine = make_decoder(model, int8=False, keep_model=True).engine
+        if engine is not None:
+            sources = [row[seen].tolist() for row, seen in zip(source, visible, strict=True)]
+            step = EngineStep(engine, sources, beam=1, max_length=21)
+            logits = [step(target[:, place, None]).clone() for place in range(21)]
+            furthest = float((torch.cat(logits, dim=1) - model.logits(full)).abs().max())
+            require(furthest <= 1e-4, f"decoding by the engine in C differs by {furthest:.2g}")
     return "decoding step by step gives what the whole forward pass gives"
 
 

@@ -79,17 +79,17 @@ class TracedMapping(ScoreMapping):
         self.mapping = mapping
 
     def weights(self, scores: Tensor, visible: Tensor | None, *parameters: Tensor) -> Tensor:
-        mapping = self.mapping
-        if isinstance(mapping, Softmax):
+        mapping = self.mapping  # of one that extends ours, `weights` is the definition
+        if type(mapping) is Softmax:
             return hide(scores, visible).softmax(-1)
-        if isinstance(mapping, Entmax):
+        if type(mapping) is Entmax:
             if mapping.alpha == 2.0:
                 return sparsemax(scores, visible)
             if mapping.alpha == 1.5:
                 return entmax15(scores, visible)
             beta = mapping.beta(parameters[0] if parameters else None, scores.dtype)
             return entmax_by_halves(scores, visible, beta)
-        if isinstance(mapping, TopK):
+        if type(mapping) is TopK:
             falling = hide(scores, visible).sort(dim=-1, descending=True).values
             # The k-th score, or -inf where there are fewer keys.
             later = falling.masked_fill(counts(falling) < mapping.k, -torch.inf)

@@ -9,7 +9,8 @@ gradients are finite for finite scores of any size.
 That is all a mapping needs. One that is `in_place` also offers both halves of its derivative, for
 the blockwise attention on CPUs: `weights_` overwrites scores by weights, `gradient_` overwrites the
 gradient of the weights by that of the scores and returns that of the parameter, if there is one.
-One with a `row_map` can be computed by the kernels in C.
+One with a `row_map` can be computed by the kernels in C. A subclass inherits none of these
+implementations, because it may compute something else: it declares those that it has.
 """
 
 from collections.abc import Callable
@@ -36,6 +37,11 @@ class ScoreMapping:
     is_softmax: bool = False  # torch's fused attention computes it
     traceable: bool = True  # torch.compile can trace it
     block_factor: int = 1  # how much larger than usual the blocks of blockwise attention should be
+
+    def __init_subclass__(cls) -> None:
+        for name in ("in_place", "is_softmax", "row_map"):
+            if name not in cls.__dict__:
+                setattr(cls, name, ScoreMapping.__dict__[name])
 
     def weights(self, scores: Tensor, visible: Tensor | None, *parameters: Tensor) -> Tensor:
         """Weights [B, H, Q, K]: the definition of the mapping."""

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,15 @@ from nmt.config.config import AttentionConfig
 from nmt.config.loading import load_config
 from nmt.doctor import kind_checks
 from nmt.ops import backend
+from nmt.ops.native import library
 from nmt.training.update import Updater
 
 TESTS = Path(__file__).parents[1]
 REFERENCE, KIND = "support.outside_kinds:rectified_power", "rectified-power"
 UPDATES = 12
+needs_kernels = pytest.mark.skipif(
+    library.load() is None, reason="no kernels were built for this processor"
+)
 
 
 def forget() -> None:
@@ -235,7 +239,7 @@ def test_the_check_of_a_kind_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert check_kind.main([REFERENCE, "power=1.5"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"attention kind {KIND}, power 1.5"
-    assert [line.split()[0] for line in lines[1:-1]] == ["passed"] * 9
+    assert [line.split()[0] for line in lines[1:-1]] == ["passed"] * 10
     assert lines[-1] == "all checks passed"
 
 
@@ -249,6 +253,32 @@ def test_the_check_of_a_kind_finds_what_is_wrong(
     assert "hidden key with content 3 has a weight that is not 0" in failed[0]
     assert any("sums_to_one is set, but sums differ from 1" in line for line in failed)
     assert lines[-1] == f"{len(failed)} checks failed"
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("name", "check", "message"),
+    [
+        ("wrong_softmax", kind_checks.check_implementations, "C kernels: results differ"),
+        ("wrong_topk", kind_checks.check_cache, "decoding by the engine in C differs"),
+    ],
+)
+def test_the_check_of_a_kind_finds_an_implementation_of_something_else(
+    name: str, check: Callable[[AttentionConfig], str], message: str
+) -> None:
+    attention = AttentionConfig(outside_kinds.load_kind(f"support.outside_kinds:{name}"))
+    with pytest.raises(kind_checks.KindCheckError, match=message):
+        check(attention)
+
+
+def test_a_mapping_that_extends_ours_has_its_own_definition_only() -> None:
+    kind = outside_kinds.load_kind("support.outside_kinds:sharp_softmax")
+    attention = AttentionConfig(kind)
+    assert kind_checks.check_implementations(attention) == "there is only the definition"
+    core, projections = kind_checks.make_core(attention), kind_checks.make_projections(2, 3, 5)
+    softmax = kind_checks.make_core(AttentionConfig("softmax"))
+    doubled = softmax((2.0 * projections[0], projections[1]), None)
+    torch.testing.assert_close(core(projections, None), doubled)
 
 
 @pytest.mark.parametrize(
@@ -281,6 +311,7 @@ def test_the_example_of_the_documentation_works(
         kind_checks.check_empty_rows,
         kind_checks.check_weights,
         kind_checks.check_gradients,
+        kind_checks.check_implementations,
         kind_checks.check_sizes,
         kind_checks.check_half_precision,
         kind_checks.check_cache,

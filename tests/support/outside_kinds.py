@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from nmt.config.attention_kinds import AttentionKind, HeadParameter, JoinedHeadsNorm, Option
 from nmt.config.scalars import Range
-from nmt.ops.score_mappings import LARGEST_WEIGHT, ScoreMapping
+from nmt.ops.native.interface import RowMap
+from nmt.ops.score_mappings import LARGEST_WEIGHT, ScoreMapping, Softmax, TopK
 
 
 @dataclass(frozen=True)
@@ -58,5 +59,37 @@ class Leaking(ScoreMapping):
 
 
 leaking = AttentionKind(mapping=lambda _options: Leaking())
+
+
+@dataclass(frozen=True)
+class SharpSoftmax(Softmax):
+    """A mapping that extends one of nmt's: softmax of doubled scores."""
+
+    def weights(self, scores: Tensor, visible: Tensor | None, *_parameters: Tensor) -> Tensor:
+        return super().weights(2.0 * scores, visible)
+
+
+sharp_softmax = AttentionKind(mapping=lambda _options: SharpSoftmax())
+
+
+@dataclass(frozen=True)
+class WrongSoftmax(SharpSoftmax):
+    """A mistake: the kernels in C are said to compute it."""
+
+    row_map = RowMap.SOFTMAX
+
+
+@dataclass(frozen=True)
+class WrongTopK(TopK):
+    """The same mistake with a mapping that only the engine in C computes."""
+
+    row_map = RowMap.TOP_K
+
+    def weights(self, scores: Tensor, visible: Tensor | None, *_parameters: Tensor) -> Tensor:
+        return super().weights(2.0 * scores, visible)
+
+
+wrong_softmax = AttentionKind(mapping=lambda _options: WrongSoftmax())
+wrong_topk = AttentionKind(mapping=lambda _options: WrongTopK(3))
 softmax = leaking  # there is a kind of this name
 number = 3

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.attention_cases import CASES
+from support.outside_kinds import SharpSoftmax
 from support.small_models import write_model
 from support.transformers import MODELS, make_model
 from torch import Tensor
@@ -63,6 +64,12 @@ def test_traced_mappings_compute_what_the_mappings_do(name: str) -> None:
             expected = mapping.weights(scores, mask, *parameters)
             found = TracedMapping(mapping).weights(scores, mask, *parameters)
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+
+
+def test_a_mapping_that_extends_ours_is_traced_by_its_own_definition() -> None:
+    scores, mapping = torch.randn(1, 2, 3, 4), SharpSoftmax()
+    found = TracedMapping(mapping).weights(scores, None)
+    torch.testing.assert_close(found, mapping.weights(scores, None))
 
 
 def run_steps(files: dict[str, bytes], source: Tensor, visible: Tensor, target: Tensor) -> Any:
