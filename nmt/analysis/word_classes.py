@@ -75,11 +75,16 @@ def read_word_list(text: str) -> tuple[str, frozenset[str]]:
     return name, words
 
 
-def read_word_classes(lists: Sequence[str], tags: Path | None, *, count: int) -> WordClasses | None:
-    """The classes that a command line names, for `count` pairs; None without any."""
+def read_word_classes(
+    lists: Sequence[str], tags: Path | None, *, count: int, max_pairs: int | None = None
+) -> WordClasses | None:
+    """The classes that a command line names, for `count` pairs; None without any.
+
+    The pairs are the first `max_pairs` of the text if that is given, else all of it.
+    """
     if not lists and tags is None:
         return None
-    rows = None if tags is None else [line.split() for line in read_text(tags)][:count]
+    rows = None if tags is None else [line.split() for line in read_text(tags)][:max_pairs]
     if rows is not None and len(rows) != count:
         raise DataError(f"{tags}: expected a line for each of {count} pairs, got {len(rows)}")
     named = dict(read_word_list(text) for text in lists)

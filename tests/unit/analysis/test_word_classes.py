@@ -60,7 +60,7 @@ def test_lists_of_tokens(batch: tuple[PairBatch, Codec], tmp_path: Path) -> None
 def test_tags_of_words(batch: tuple[PairBatch, Codec], tmp_path: Path) -> None:
     tags = tmp_path / "tags"
     tags.write_text("PRON AUX PUNCT PRON\nPRON AUX\nX\n")
-    classes = read_word_classes([], tags, count=2)
+    classes = read_word_classes([], tags, count=2, max_pairs=2)
     assert classes is not None
     found = null_after(classes, batch)
     assert {name: rates["queries"] for name, rates in found.items()} == {
@@ -86,6 +86,12 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     (tmp_path / "tags").write_text("A\n")
     with pytest.raises(DataError, match="expected a line for each of 3 pairs, got 1"):
         read_word_classes([], tmp_path / "tags", count=3)
+    # More lines are cut only to the pairs that were asked for.
+    (tmp_path / "tags").write_text("A\nA\nA\nA\n")
+    with pytest.raises(DataError, match="expected a line for each of 3 pairs, got 4"):
+        read_word_classes([], tmp_path / "tags", count=3)
+    with pytest.raises(DataError, match="expected a line for each of 2 pairs, got 3"):
+        read_word_classes([], tmp_path / "tags", count=2, max_pairs=3)
 
 
 def test_a_name_that_is_given_twice_is_refused(tmp_path: Path) -> None:
