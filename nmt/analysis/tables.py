@@ -6,6 +6,7 @@ Rates are in percent and entropies in nats.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from nmt.analysis.published import ALIGNMENT_ERROR, HEAD_DIVERSITY
 from nmt.analysis.results import (
     ATTENTION_TYPES,
     LANDMARKS,
@@ -26,20 +27,7 @@ OTHER_TASK = (
 )
 
 MEANS = ("AoL", "AoH")
-PAPER_AER = [
-    ["softmax", "75.95", "67.51", "79.38", "54.31"],
-    ["sparsemax", "78.17", "67.88", "82.32", "54.95"],
-    ["1.5-entmax", "78.82", "67.69", "79.84", "58.98"],
-    ["ReLA-g", "64.46", "61.64", "59.24", "52.41"],
-]
-PAPER_DIVERSITY = [
-    ["softmax", NOTHING, "0.56", "0.31", "0.45"],
-    ["1.5-entmax", NOTHING, "0.84", "0.39", "0.52"],
-    ["ReLA-g", "1", "1.26", "0.81", "0.78"],
-    ["ReLA-g", "0.5", "0.97", "0.65", "0.69"],
-    ["ReLA-g", "0.25", "0.92", "0.65", "0.71"],
-    ["ReLA-g", "0.1", "0.92", "0.66", "0.72"],
-]
+STEPS = ("normal", "shifted")
 
 
 def all_tables(analysis: Analysis) -> list[Table]:
@@ -137,7 +125,7 @@ def error_rate_tables(analysis: Analysis) -> list[Table]:
     rows = [
         [
             model.name,
-            *(percent(aer[step][mean]) for step in ("normal", "shifted") for mean in MEANS),
+            *(percent(aer[step][mean]) for step in STEPS for mean in MEANS),
         ]
         for model, aer in rated
     ]
@@ -146,17 +134,21 @@ def error_rate_tables(analysis: Analysis) -> list[Table]:
         "heads. AoH: the best head of each layer. "
         + chosen_heads(analysis.development, analysis.weights)
     )
+    paper = [
+        [kind, *(f"{rate:.2f}" for step in STEPS for rate in rates[step])]
+        for kind, rates in ALIGNMENT_ERROR.items()
+    ]
     width = max(len(aer["normal"]["layers"]) for _, aer in rated)
     by_layer = []
     for model, aer in rated:
-        for step, layers in ((step, aer[step]["layers"]) for step in ("normal", "shifted")):
+        for step, layers in ((step, aer[step]["layers"]) for step in STEPS):
             attention = [100 * layer["layer_attention"] for layer in layers]
             best = [100 * layer["best_head_aer"] for layer in layers]
             by_layer.append([model.name, step, "layer", *layer_cells(attention, width, 1)])
             by_layer.append([model.name, step, "best head", *layer_cells(best, width, 1)])
     return [
         Table(columns, rows, title="Alignment error rate (Table 5)", note=note),
-        Table(columns, PAPER_AER, title="Alignment error rate in the paper", note=OTHER_TASK),
+        Table(columns, paper, title="Alignment error rate in the paper", note=OTHER_TASK),
         Table(
             ["model", "step", "attention", *layer_columns(width)],
             by_layer,
@@ -186,8 +178,12 @@ def diversity_tables(models: Sequence[ModelResult]) -> list[Table]:
         temperatures = sorted(keys - {"plain"}, key=float, reverse=True)
         for temperature in temperatures or ["plain"]:
             cells = [mean_diversity(model, type_, temperature) for type_ in ATTENTION_TYPES]
-            shown = NOTHING if temperature == "plain" else f"{float(temperature):g}"
-            rows.append([model.name, shown, *cells])
+            rows.append([model.name, temperature_cell(temperature), *cells])
+    paper = [
+        [kind, temperature_cell(temperature), *(f"{value:.2f}" for value in values)]
+        for kind, by_temperature in HEAD_DIVERSITY.items()
+        for temperature, values in by_temperature.items()
+    ]
     note = (
         "Generalised Jensen-Shannon divergence of the heads in nats, mean over the layers; higher "
         "is more diverse. Weights that do not sum to 1 (ReLA) are first renormalised with a "
@@ -195,9 +191,7 @@ def diversity_tables(models: Sequence[ModelResult]) -> list[Table]:
     )
     return [
         Table(columns, rows, labels=2, title="Head diversity (Table 6)", note=note),
-        Table(
-            columns, PAPER_DIVERSITY, labels=2, title="Head diversity in the paper", note=OTHER_TASK
-        ),
+        Table(columns, paper, labels=2, title="Head diversity in the paper", note=OTHER_TASK),
         layer_table(
             models,
             title="Head diversity by layer (Figure 5)",
@@ -206,6 +200,11 @@ def diversity_tables(models: Sequence[ModelResult]) -> list[Table]:
             digits=2,
         ),
     ]
+
+
+def temperature_cell(temperature: str) -> str:
+    """A temperature as the paper writes it; nothing for weights that sum to 1."""
+    return NOTHING if temperature == "plain" else f"{float(temperature):g}"
 
 
 def mean_diversity(model: ModelResult, type_: str, temperature: str) -> str:

@@ -1,15 +1,16 @@
 """The papers' tables from the numbers of all runs, with the papers' numbers and the difference."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
+from nmt.analysis.published import ALIGNMENT_ERROR, HEAD_DIVERSITY
 from nmt.analysis.results import ATTENTION_TYPES, chosen_heads
-from nmt.analysis.tables import MEANS
+from nmt.analysis.tables import MEANS, STEPS
 from nmt.bench.paper import SPEEDS, flops_crossover, rela_flops, softmax_flops
 from nmt.evaluation import TOKENIZED_BLEU
 from nmt.paper.average import Variants, number
 from nmt.paper.collect import kind_of
-from nmt.paper.published import ALIGNMENT_ERROR, DIVERSITY
-from nmt.paper.scores import RunScores
+from nmt.paper.scores import RunScores, unflatten
 from nmt.paper.speeds import Speeds
 from nmt.recipes.table import BLEU, CHRF, PaperScore, Summary, summarize
 from nmt.recipes.table_text import DASH, show, signed
@@ -88,24 +89,26 @@ def speed_table(speeds: Speeds) -> Table:
         ours = [speeds.train.get(kind), speeds.decode.get(kind)]
         theirs = (None, None) if published is None else (published.train, published.decode)
         parameters = speeds.parameters.get(kind)
+        train, decode = (
+            [times(own) or MISSING, times(other), signed_times(own, other)]
+            for own, other in zip(ours, theirs, strict=True)
+        )
         rows.append(
             [
                 kind,
                 MISSING if parameters is None else f"{parameters / 1e6:.2f}M",
                 "" if published is None else f"{published.parameters:.2f}M",
-                *(
-                    cell
-                    for own, other in zip(ours, theirs, strict=True)
-                    for cell in (times(own) or MISSING, times(other), signed_times(own, other))
-                ),
+                *train,
+                "" if published is None else times(published.train_pytorch),
+                *decode,
             ]
         )
     columns = ["attention", "parameters", "paper", "Δ train", "paper", "difference"]
-    columns += ["Δ decode", "paper", "difference"]
+    columns += ["paper, PyTorch", "Δ decode", "paper", "difference"]
     note = (
         "Speed relative to softmax, in training and in translation with batch size 1. "
-        + (speeds.machine or "Not measured here: see docs/paper.md for the commands")
-        + ". The paper measured on a GTX 1080 Ti"
+        + (". ".join(speeds.machines) or "Not measured here: see docs/paper.md for the commands")
+        + ". The paper measured on a GTX 1080 Ti; its speeds in PyTorch are with the package entmax"
     )
     return Table(columns, rows, title="Speed (Table 2)", note=note)
 
@@ -133,19 +136,21 @@ def alignment_table(variants: Variants) -> Table:
     rows = []
     for variant, runs in variants.items():
         published = ALIGNMENT_ERROR.get(kind_of(variant), {})
-        cells = []
-        for step in ("normal", "shifted"):
+        cells, count = [], 0
+        for step in STEPS:
             theirs = published.get(step, (None, None))
             for mean, other in zip(MEANS, theirs, strict=True):
                 ours = number(runs, f"analysis/aer/{step}/{mean}")
                 percent = None if ours is None else scaled(ours, 100.0)
                 shown = show(percent, decimals=2) or MISSING
                 cells += [shown, plain(other, 2), difference(percent, other, 2)]
-        rows.append([variant, *cells])
+                count = max(count, ours.count if ours else 0)
+        rows.append([variant, *cells, str(count)])
     columns = ["variant"]
-    for step in ("normal", "shifted"):
+    for step in STEPS:
         for mean in MEANS:
             columns += [f"{step} {mean}", "paper", "difference"]
+    columns.append("runs")
     note = (
         "Percent, mean over the layers and ± deviation over seeds; lower is better. AoL: layer "
         "attention. AoH: the best head of each layer"
@@ -160,19 +165,22 @@ def diversity_table(variants: Variants) -> Table:
     """Table 6: head diversity, mean over the layers."""
     rows = []
     for variant, runs in variants.items():
-        published = DIVERSITY.get(kind_of(variant), {})
+        published = HEAD_DIVERSITY.get(kind_of(variant), {})
         temperatures = temperatures_of(runs) or list(published) or [MISSING]
         for temperature in temperatures:
-            cells = []
+            cells, count = [], 0
             theirs = published.get(temperature, (None, None, None))
             for type_, other in zip(ATTENTION_TYPES, theirs, strict=True):
                 ours = mean_diversity(runs, type_, temperature)
                 shown = show(ours, decimals=2) or MISSING
                 cells += [shown, plain(other, 2), difference(ours, other, 2)]
-            rows.append([variant, DASH if temperature == "plain" else temperature, *cells])
+                count = max(count, ours.count if ours else 0)
+            shown = DASH if temperature == "plain" else temperature
+            rows.append([variant, shown, *cells, str(count)])
     columns = ["variant", "temperature"]
     for name in ("encoder", "decoder", "cross"):
         columns += [name, "paper", "difference"]
+    columns.append("runs")
     note = (
         "Generalised Jensen-Shannon divergence of the heads in nats, mean over the layers and ± "
         "deviation over seeds; higher is more diverse"
@@ -204,6 +212,39 @@ def mean_diversity(runs: Sequence[RunScores], type_: str, temperature: str) -> S
         if layers:
             values.append(sum(layers.values()) / len(layers))
     return summarize(values)
+
+
+def after_words_means(variants: Variants) -> Table:
+    """The null rates after words of a class, as far as they were asked for.
+
+    Head 0 of one seed has nothing to do with head 0 of another, so heads are not told apart.
+    """
+    rows = []
+    for variant, runs in variants.items():
+        found: dict[tuple[str, str, str], list[list[float]]] = {}
+        for run in runs:
+            for type_, layers in unflatten(run.group("analysis/statistics")).items():
+                for layer, values in layers.items():
+                    classes = {
+                        name: one["heads"] for name, one in values.get("null_after", {}).items()
+                    }
+                    every = {"(all queries)": values["heads"]["null_rate"]} if classes else {}
+                    for name, rates in {**every, **classes}.items():
+                        place = (ATTENTION_TYPES[type_], layer.removeprefix("layer_"), name)
+                        found.setdefault(place, []).append([100 * rate for rate in rates])
+        for place, seeds in found.items():
+            cells = [
+                show(summarize([of_heads(rates) for rates in seeds]), decimals=1)
+                for of_heads in (fmean, min, max)
+            ]
+            rows.append([variant, *place, *cells, str(len(seeds))])
+    columns = ["variant", "attention", "layer", "after", "mean of the heads", "lowest head"]
+    note = (
+        "Percent of the queries whose weights are all 0, among those that read the last subword "
+        "of a word of the class; mean and ± deviation over seeds"
+    )
+    title = "Null rate after a class of words"
+    return Table([*columns, "highest head", "runs"], rows, labels=4, title=title, note=note)
 
 
 def first_p_value(runs: Sequence[RunScores]) -> float | None:

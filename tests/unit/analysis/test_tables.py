@@ -102,6 +102,8 @@ def test_error_rates_say_where_heads_were_chosen() -> None:
     table = find(all_tables(whole), "Alignment error rate (Table 5)")
     assert table.rows == [["a|b <c>", "50.00", "25.00", "12.50", "25.00"]]
     assert "chosen on the pairs that they are scored on" in table.note
+    quoted = find(all_tables(whole), "Alignment error rate in the paper")
+    assert quoted.rows[0] == ["softmax", "75.95", "67.51", "79.38", "54.31"]
     table = find(all_tables(dataclasses.replace(whole, development=3)), "Alignment error rate (T")
     assert "first 3 pairs" in table.note
 
@@ -109,7 +111,8 @@ def test_error_rates_say_where_heads_were_chosen() -> None:
 def test_the_paper_is_quoted_apart_and_with_a_warning() -> None:
     quoted = find(all_tables(analysis(softmax())), "Head diversity in the paper")
     assert "compare the order of the kinds, not the values" in quoted.note
-    assert ["1.5-entmax", "–", "0.84", "0.39", "0.52"] in quoted.rows
+    assert ["entmax15", "–", "0.84", "0.39", "0.52"] in quoted.rows
+    assert ["rela-g", "0.25", "0.92", "0.65", "0.71"] in quoted.rows
 
 
 def learned(name: str) -> ModelResult:

@@ -13,7 +13,7 @@ ALIGNMENT_ERROR = {
 }
 
 # Nats of encoder, decoder and cross-attention in Table 6, by temperature ("plain": sums to 1).
-DIVERSITY = {
+HEAD_DIVERSITY = {
     "softmax": {"plain": (0.56, 0.31, 0.45)},
     "entmax15": {"plain": (0.84, 0.39, 0.52)},
     "rela-g": {
