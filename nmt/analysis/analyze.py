@@ -41,6 +41,7 @@ from nmt.decoding.translator import Translator
 from nmt.errors import DataError, DivergedError
 from nmt.model.observe import Observer, Site, learned_parameters
 from nmt.model.summary import summarize
+from nmt.storage.manifest import manifest_digest
 
 TextPair = tuple[str, str]
 
@@ -138,6 +139,7 @@ def analyze_model(
         nullable={type_: type_ in nullable for type_ in ATTENTION_TYPES},
         statistics=statistics,
         aer=aer,
+        digest=manifest_digest(loaded.files),
     )
     translations = translate_shown(loaded, text, observation.shown)
     return ModelAnalysis(result, observation.shown, translations, skipped)

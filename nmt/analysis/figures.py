@@ -18,6 +18,7 @@ from nmt.analysis.plotting import (
     COLOURS,
     GREY,
     TITLE_SIZE,
+    draw_band,
     legend,
     look,
     new_figure,
@@ -139,9 +140,15 @@ def panels_by_type(types: Sequence[str], ylabel: str) -> tuple[Figure, dict[str,
     return figure, panels
 
 
-def by_layer(axes: Axes, values: Sequence[float], **options: Any) -> None:
-    """Plot values over the layers, with some space at the ends of the axis."""
+def by_layer(
+    axes: Axes, values: Sequence[float], *, seeds: Sequence[Sequence[float]] = (), **options: Any
+) -> None:
+    """Plot values over the layers, with some space at the ends of the axis.
+
+    `seeds` are the values of the seeds that these are the mean of.
+    """
     axes.plot(range(len(values)), values, **options)
+    draw_band(axes, range(len(values)), list(zip(*seeds, strict=True)), options["color"])
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, -0.3), max(high, len(values) - 0.7))
 
@@ -157,17 +164,24 @@ def layer_figure(
     figure, panels = panels_by_type(types, ylabel)
     for number, model in enumerate(analysis.models):
         for type_, axes in panels.items():
-            values = [value(layer) for layer in model.layers(type_)]
-            by_layer(axes, values, **look(number), clip_on=False)
+            values, *seeds = (
+                [value(layer) for layer in one.layers(type_)] for one in analysis.with_seeds(model)
+            )
+            by_layer(axes, values, seeds=seeds, **look(number), clip_on=False)
     legend(figure, model_entries(analysis.models))
     return figure
 
 
 def solid_and_dashed(
-    axes: Axes, number: int, solid: Sequence[float], dashed: Sequence[float] | None
+    axes: Axes,
+    number: int,
+    solid: Sequence[float],
+    dashed: Sequence[float] | None,
+    seeds: Sequence[Sequence[float]],
 ) -> None:
-    """Plot two curves of one model, in percent."""
-    by_layer(axes, [100 * value for value in solid], **look(number))
+    """Plot two curves of one model, in percent; `seeds` are those of the solid one."""
+    bands = [[100 * value for value in seed] for seed in seeds]
+    by_layer(axes, [100 * value for value in solid], seeds=bands, **look(number))
     if dashed is not None:
         values = [100 * value for value in dashed]
         by_layer(axes, values, **look(number), linestyle="--", markerfacecolor="white")
@@ -219,10 +233,13 @@ def alignment_drawing(analysis: Analysis) -> Drawing | None:
         for number, model in enumerate(analysis.models):
             if model.aer is None:
                 continue
-            layers = model.aer[step]["layers"]
-            best = [layer["best_head_aer"] for layer in layers]
-            mean = [layer["layer_attention"] for layer in layers]
-            solid_and_dashed(axes, number, best, mean)
+            mean = [layer["layer_attention"] for layer in model.aer[step]["layers"]]
+            best, *seeds = (
+                [layer["best_head_aer"] for layer in one.aer[step]["layers"]]
+                for one in analysis.with_seeds(model)
+                if one.aer is not None
+            )
+            solid_and_dashed(axes, number, best, mean, seeds)
     row[0].set_ylabel("alignment error rate (%)")
     styles = line_styles("best head", "layer attention")
     legend(figure, {**model_entries(analysis.models), **styles})
@@ -258,7 +275,11 @@ def null_drawing(analysis: Analysis) -> Drawing | None:
             if any("shuffled_null_rate" in layer for layer in layers):
                 shuffled = [layer.get("shuffled_null_rate", 0.0) for layer in layers]
                 styles = line_styles("translations", "shuffled targets")
-            solid_and_dashed(axes, number, [layer["null_rate"] for layer in layers], shuffled)
+            rates, *seeds = (
+                [layer["null_rate"] for layer in one.layers(type_)]
+                for one in analysis.with_seeds(model)
+            )
+            solid_and_dashed(axes, number, rates, shuffled, seeds)
     figure.axes[0].set_ylim(0, 1.05 * figure.axes[0].get_ylim()[1])
     legend(figure, {**shown, **styles})
     caption = (

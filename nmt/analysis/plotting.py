@@ -6,11 +6,12 @@ vision and in print without colours.
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # The palette of Okabe and Ito, without its yellow, which is too light for lines on white.
@@ -84,6 +85,15 @@ def render(figure: "Figure", kind: Literal["png", "pdf"]) -> bytes:
 def look(number: int) -> dict[str, Any]:
     """The colour and marker of a model."""
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKS[number % len(MARKS)]}
+
+
+def draw_band(
+    axes: "Axes", places: Sequence[int], values: Sequence[Sequence[float]], colour: str
+) -> None:
+    """Shade the range from the lowest to the highest of several values at each place."""
+    if any(len(of_place) > 1 for of_place in values):
+        lowest, highest = ([extreme(of_place) for of_place in values] for extreme in (min, max))
+        axes.fill_between(places, lowest, highest, color=colour, alpha=0.15, linewidth=0)
 
 
 def legend(figure: "Figure", entries: dict[str, Any]) -> None:

@@ -1,10 +1,11 @@
 """The results of an analysis as plain numbers, for JSON, tables, figures and the report."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-RESULTS_FORMAT = 2  # 1: other measures of heads without queries, and of queries without a choice
+# 1: other measures of heads without queries, and of queries without a choice; 2: without `digest`
+RESULTS_FORMAT = 3
 
 # The types of attention and their names in tables and figures.
 ATTENTION_TYPES = {
@@ -33,6 +34,7 @@ class ModelResult:
     nullable: dict[str, bool]  # by type: whether a query can attend to nothing
     statistics: dict[str, dict[str, Any]]
     aer: dict[str, Any] | None = None
+    digest: str = ""  # of the files of the model, as in its manifest
 
     def layers(self, type_: str) -> list[dict[str, Any]]:
         """The statistics of each layer of one type of attention, in order."""
@@ -57,10 +59,18 @@ class Analysis:
     gold: str | None = None
     development: int | None = None  # gold pairs on which the best heads were chosen
     weights: str = "attention"  # whose links are compared with the gold ones, or "norm"
+    # By name of a model: the results that it is the mean of. They are not in analysis.json.
+    seeds: Mapping[str, Sequence[ModelResult]] = field(default_factory=dict)
+
+    def with_seeds(self, model: ModelResult) -> list[ModelResult]:
+        """A model, and the results that it is the mean of."""
+        return [model, *self.seeds.get(model.name, ())]
 
     def document(self) -> dict[str, Any]:
         """The content of analysis.json, rounded so that the order of additions does not show."""
-        rounded: dict[str, Any] = without_noise({"format": RESULTS_FORMAT, **asdict(self)})
+        values = asdict(self)
+        del values["seeds"]
+        rounded: dict[str, Any] = without_noise({"format": RESULTS_FORMAT, **values})
         return rounded
 
 

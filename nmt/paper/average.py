@@ -70,13 +70,13 @@ def pool_learned(mean: dict[str, Any], seeds: Sequence[dict[str, Any]]) -> None:
 
 
 def mean_analysis(variants: Variants) -> Analysis | None:
-    """The analyses of all variants, each averaged over its seeds."""
+    """The analyses of all variants, each averaged over its seeds, which are of the same text."""
     models = [mean_model(variant, runs) for variant, runs in variants.items()]
     found = [model for model in models if model is not None]
     if not found:
         return None
-    texts = [text for runs in variants.values() for run in runs if (text := run.group("text"))]
-    text = {key: value for one in texts for key, value in one.items()}
+    every = [run for runs in variants.values() for run in runs]
+    text = {name: value for run in every for name, value in run.group("text").items()}
     return Analysis(
         source=str(text["source"]),
         target=str(text["target"]),
@@ -85,4 +85,8 @@ def mean_analysis(variants: Variants) -> Analysis | None:
         models=found,
         gold=str(text["gold"]) if "gold" in text else None,
         development=int(text.get("development", 0)) or None,
+        seeds={
+            variant: [model for run in runs if (model := mean_model(variant, [run])) is not None]
+            for variant, runs in variants.items()
+        },
     )

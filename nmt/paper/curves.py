@@ -1,10 +1,11 @@
 """Validation curves of all variants in one figure, and trajectories of what their heads learn."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from nmt.analysis.figures import Drawing
-from nmt.analysis.plotting import legend, look, new_figure
+from nmt.analysis.plotting import draw_band, legend, look, new_figure
 from nmt.analysis.trajectories import Trajectory
 from nmt.paper.average import Variants
 from nmt.paper.scores import RunScores
@@ -15,7 +16,7 @@ CURVE_LABELS = {"bleu": "validation BLEU", "loss": "validation loss"}
 def curve_drawing(variants: Variants) -> Drawing | None:
     """The mean over seeds of BLEU (or, without it, of the loss) at each validation."""
     by_name = {
-        name: {variant: mean_curve(runs, name) for variant, runs in variants.items()}
+        name: {variant: seed_curves(runs, name) for variant, runs in variants.items()}
         for name in CURVE_LABELS
     }
     name = next((name for name, curves in by_name.items() if any(curves.values())), None)
@@ -27,7 +28,8 @@ def curve_drawing(variants: Variants) -> Drawing | None:
     for number, (variant, curve) in enumerate(by_name[name].items()):
         if curve:
             style = {**look(number), "markersize": 3.0}
-            (entries[variant],) = axes.plot(list(curve), list(curve.values()), **style)
+            (entries[variant],) = axes.plot(list(curve), list(map(fmean, curve.values())), **style)
+            draw_band(axes, list(curve), list(curve.values()), style["color"])
     axes.set_xlabel("update")
     axes.set_ylabel(CURVE_LABELS[name])
     legend(figure, entries)
@@ -35,15 +37,15 @@ def curve_drawing(variants: Variants) -> Drawing | None:
     return Drawing("curves", "Validation curves", "all variants", caption, figure)
 
 
-def mean_curve(runs: Sequence[RunScores], name: str) -> dict[int, float]:
-    """The mean over seeds by update; updates that not all seeds have reached are left out."""
+def seed_curves(runs: Sequence[RunScores], name: str) -> dict[int, list[float]]:
+    """The values of all seeds by update; updates that not all seeds have reached are left out."""
     curves = [
         {int(update): float(value) for update, value in run.group(f"curve/{name}").items()}
         for run in runs
     ]
     known = [curve for curve in curves if curve]
     shared = sorted(set.intersection(*(set(curve) for curve in known))) if known else []
-    return {update: sum(curve[update] for curve in known) / len(known) for update in shared}
+    return {update: [curve[update] for curve in known] for update in shared}
 
 
 def trajectories_of(run: RunScores) -> list[Trajectory]:

@@ -1,14 +1,14 @@
 """The stages of a recipe; each is a command that could be typed, skipped when its work is done."""
 
-import importlib.util
 import json
 import logging
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,10 +21,12 @@ from nmt.recipes.corpus import RecipeFiles, build_corpus, free_gigabytes
 from nmt.recipes.estimates import preparation_estimate, training_estimate
 from nmt.recipes.recipe import Recipe
 from nmt.storage.hashing import bytes_sha256, file_sha256
+from nmt.storage.manifest import MANIFEST
 
 logger = logging.getLogger(__name__)
 
-ANALYSIS_FORMAT = "format 2"  # of analysis.json
+ANALYSIS_FORMAT = "format 3"  # of analysis.json
+ANALYSIS_DIRECTORY = "analysis"  # in a run
 
 REQUEUE = getattr(signal, "SIGUSR1", None)  # how SLURM asks to stop; Windows has no such signal
 
@@ -125,12 +127,12 @@ def train(run: Run) -> None:
 def average(run: Run) -> None:
     """Average the last checkpoints."""
     checkpoints = sorted((run.config.run_dir / "checkpoints").glob("step-*"))[-AVERAGED:]
-    inputs = [file_digest(path / "MANIFEST.json") for path in checkpoints]
+    inputs = [file_digest(path / MANIFEST) for path in checkpoints]
     with_stamp(
         run,
         "average",
         inputs,
-        [run.model / "MANIFEST.json"],
+        [run.model / MANIFEST],
         lambda: command(
             "average_checkpoints", ["--run", str(run.config.run_dir), "--last", str(AVERAGED)]
         ),
@@ -150,7 +152,7 @@ def translate(run: Run) -> None:
         if run.recipe.tokenized:
             detokenize_file(output, run.hypothesis, run.recipe.target_language)
 
-    inputs = [file_digest(run.model / "MANIFEST.json"), file_digest(source), *settings]
+    inputs = [file_digest(run.model / MANIFEST), file_digest(source), *settings]
     with_stamp(run, "translate", inputs, [run.hypothesis], work)
 
 
@@ -205,42 +207,69 @@ def make_tokenized(run: Run, reference: Path) -> None:
             tokenize_file(raw, path, run.recipe.target_language)
 
 
-def analyze(run: Run) -> None:
-    """The analysis of the paper's section 5.2 on the test set."""
-    if importlib.util.find_spec("nmt.cli.analyze") is None:
-        logger.warning("nmt-analyze is not in this version; the stage is left out")
-        return
+def analyze(run: Run, options: Sequence[str] = (), files: Sequence[Path] = ()) -> None:
+    """The analysis of the paper's section 5.2 on the test set.
+
+    `options` are more options of nmt-analyze, and `files` those that they name.
+    """
+    texts = [*name_test_set(run), "--names", run.config.run_dir.name]
+    read = [*run.layout.pair(run.recipe.test.name), *files]
+    analyze_text(run, ANALYSIS_DIRECTORY, texts, ["--pdf", *options], read)
+
+
+def name_test_set(run: Run) -> list[str]:
+    """The options of nmt-analyze that name the test set."""
     source, target = run.layout.pair(run.recipe.test.name)
-    output = run.config.run_dir / "analysis"
-    texts = ["--source", str(source), "--target", str(target)]
-    inputs = [file_digest(path) for path in (run.model / "MANIFEST.json", source, target)]
-    inputs += ["--pdf", ANALYSIS_FORMAT]
-    model = ["--model", str(run.model), "--names", run.config.run_dir.name]
-    arguments = [*model, *texts, "--pdf", "--output", str(output)]
-    with_stamp(run, "analyze", inputs, [output], lambda: command("analyze", arguments))
+    return ["--source", str(source), "--target", str(target)]
+
+
+def analyze_text(
+    run: Run, name: str, texts: Sequence[str], options: Sequence[str], files: Sequence[Path]
+) -> None:
+    """Analyse the averaged model on a text, into the folder `name` of the run.
+
+    It is done again when the model, an option or the content of a file has changed.
+    """
+    output = run.config.run_dir / name
+    inputs = [file_digest(path) for path in (run.model / MANIFEST, *files)]
+    arguments = ["--model", str(run.model), *texts, *options, "--output", str(output)]
+    work = partial(command, "analyze", arguments)
+    with_stamp(run, name, [*inputs, *options, ANALYSIS_FORMAT], [output], work)
 
 
 # ---------------------------------------------------------------- how they run
 
 
 def with_stamp(
-    run: Run, name: str, inputs: Iterable[str], outputs: Iterable[Path], work: Callable[[], None]
+    run: Run, name: str, inputs: Sequence[str], outputs: Sequence[Path], work: Callable[[], None]
 ) -> None:
     """Do the work unless its outputs exist and were made of the same inputs."""
     run.results.mkdir(parents=True, exist_ok=True)
-    stamp = run.results / f".{name}.done"
-    digest = bytes_sha256("\n".join(inputs).encode())
-    if all(path.exists() for path in outputs) and _read(stamp) == digest:
+    if is_done(run, name, inputs, outputs):
         logger.info("%s: done before, nothing has changed", name)
         return
+    stamp = stamp_path(run, name)
     stamp.unlink(missing_ok=True)
     work()
     with LineWriter(stamp) as writer:
-        writer.write(digest)
+        writer.write(stamp_text(inputs))
 
 
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+def is_done(run: Run, name: str, inputs: Sequence[str], outputs: Sequence[Path]) -> bool:
+    """Whether the outputs of some work exist and were made of these inputs."""
+    stamp = stamp_path(run, name)
+    same = stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == stamp_text(inputs)
+    return same and all(path.exists() for path in outputs)
+
+
+def stamp_path(run: Run, name: str) -> Path:
+    """The file that says of which inputs some work was done."""
+    return run.results / f".{name}.done"
+
+
+def stamp_text(inputs: Sequence[str]) -> str:
+    """The content of a stamp."""
+    return bytes_sha256("\n".join(inputs).encode())
 
 
 def command(name: str, arguments: Sequence[str]) -> None:
