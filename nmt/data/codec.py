@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 CODEC_FORMAT = 1
 RESERVED_FORMAT = 2  # of a codec with reserved symbols, which format 1 does not have
-CACHED_WORDS = 200_000  # per side and process, about 50 MB
+CACHED_BYTES = 50_000_000  # of words and their ids, per side and process
 CACHED_WORD_LENGTH = 100
+ENTRY_BYTES = 100  # that a dictionary takes for a key and its value, about
 LOOK_AHEAD = 8  # characters of the raw line that a tokenizer may drop in a row
 # The endings of files of subword models. Lines are split by models of other toolkits.
 SUFFIXES = {
@@ -64,6 +66,7 @@ class SideCodec:
             symbol: tuple(vocabulary.encode([subword.whole(symbol)])) for symbol in spec.reserved
         }
         self._cache: dict[str, tuple[int, ...]] = {}
+        self._cached_bytes = 0
 
     @property
     def reserved_ids(self) -> list[int]:
@@ -84,8 +87,10 @@ class SideCodec:
             return self._reserved[word]
         ids = tuple(self.vocabulary.encode(self.subword.split(word)))
         if len(word) <= CACHED_WORD_LENGTH:
-            if len(self._cache) >= CACHED_WORDS:
+            if self._cached_bytes > CACHED_BYTES:
                 self._cache.clear()
+                self._cached_bytes = 0
+            self._cached_bytes += sys.getsizeof(word) + sys.getsizeof(ids) + ENTRY_BYTES
             self._cache[word] = ids
         return ids
 

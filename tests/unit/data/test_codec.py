@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -264,13 +265,18 @@ def test_counts_of_parts_add_up_to_the_same_codec() -> None:
     assert all(both(codec, pair) == both(Codec.learn(config("bpe"), PAIRS), pair) for pair in PAIRS)
 
 
-def test_remembered_words_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec_module, "CACHED_WORDS", 50)
+@pytest.mark.parametrize("word", ["{}", "{:\U0001f600>90}"])
+def test_remembered_words_take_a_bounded_memory(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_module, "CACHED_BYTES", 1_000_000)
     side = Codec.learn(config("bpe"), PAIRS).source
-    for number in range(500):
-        text = f"the {number * number} dog"
-        assert side.encode(text) == side.encode(text)
-        assert len(side._cache) <= 50
+    tracemalloc.start()
+    for number in range(10_000):
+        side.encode(word.format(number))
+    current, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 50_000 < current < 1_200_000
+    text = f"the {word.format(1)} dog"
+    assert side.encode(text) == side.encode(text)
 
 
 @pytest.mark.parametrize(
