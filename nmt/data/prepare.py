@@ -1,6 +1,7 @@
 """Preparing raw text: a directory with the codec, the encoded corpora and a manifest.
 
-A directory that is up to date is opened; any other one is replaced as a whole.
+A directory that is up to date is opened; any other one is replaced as a whole, unless a run was
+trained on it.
 """
 
 import json
@@ -26,7 +27,7 @@ from nmt.data.encoding import (
     token_types,
 )
 from nmt.data.encoding_choice import choose_encoding, with_recorded_choices, with_settings
-from nmt.data.prepared_directory import read_about
+from nmt.data.prepared_directory import begun_runs, has_begun, read_about, record_use, runs_with
 from nmt.data.reading import (
     TRAIN,
     VALIDATION,
@@ -126,13 +127,14 @@ def prepare(
 
     The codec is that of the `start`, or is learned. With `verify`, data that has been prepared is
     read completely. Damaged data is prepared again, or raises IntegrityError without `repair`.
+    Other data that a run was trained on raises ConfigError.
     """
     assert (start is None) == (config.train.start_from is None)
     directory = resolved_prepared_dir(config)
     with locked_to_write(directory) as writable:
         settings = settings_that_matter(config, start)
         inputs = prepared_directory.describe_inputs(input_roles(config.data))
-        reason = out_of_date(directory, settings, inputs, writable=writable)
+        reason = out_of_date(directory, settings, inputs)
         if reason is None:
             try:
                 prepared = open_prepared(directory)
@@ -145,13 +147,31 @@ def prepare(
                 logger.warning("%s; the data is prepared again", error)
             else:
                 logger.info("%s is up to date: %d pairs", directory, len(prepared.train))
+                if writable:
+                    record_use(directory, config.run_dir, inputs)
                 return prepared
+        elif (directory / MANIFEST).exists():
+            check_unused(config, directory, reason)
         if not writable:
             raise StorageError(f"{directory}: {reason}, and nothing can be written there")
         prepared_directory.check_replaceable(directory)
         logger.info("preparing %s: %s", directory, reason)
         build(config, directory, inputs, start)
         return open_prepared(directory)
+
+
+def check_unused(config: Config, directory: Path, reason: str) -> None:
+    """Reject a change of the data that this run, or another one that shares it, was trained on."""
+    if has_begun(config.run_dir):
+        raise ConfigError(
+            f"{config.run_dir} was trained on other data: {reason}; go on with the same data, "
+            "or choose another run_dir"
+        )
+    if others := begun_runs(directory):
+        raise ConfigError(
+            f"{directory}: {reason}, but {others[0]} was trained on the data that is there; "
+            "choose another data.prepared_dir"
+        )
 
 
 def open_prepared(directory: Path) -> Prepared:
@@ -225,13 +245,8 @@ def out_of_date(
     directory: Path,
     settings: dict[str, Any],
     inputs: list[dict[str, Any]],
-    *,
-    writable: bool = False,
 ) -> str | None:
-    """The reason why a directory has to be prepared again, or None.
-
-    If it is writable, the new times and paths of inputs with the same bytes are recorded.
-    """
+    """The reason why a directory has to be prepared again, or None."""
     if not (directory / MANIFEST).exists():
         return "there is no prepared data yet"
     manifest = read_about(directory)
@@ -245,11 +260,6 @@ def out_of_date(
         return f"changed settings ({changes})"
     if changed := prepared_directory.changed_input(manifest.about.get("inputs", []), inputs):
         return f"changed input ({changed})"
-    if writable:
-        try:
-            prepared_directory.record_inputs(directory, manifest, inputs)
-        except StorageError as error:
-            logger.warning("%s; the data can be used all the same", error)
     return None
 
 
@@ -278,6 +288,7 @@ def build(
             "inputs": [
                 {**entry, "sha256": prepared_directory.input_sha256(entry)} for entry in inputs
             ],
+            "runs": runs_with(directory, config.run_dir),
             **write_data(config, temporary, total, start),
             "versions": {name: version(name) for name in VERSIONED},
         }

@@ -5,15 +5,19 @@ and the settings they were made from. The lock of DIR is DIR.lock.
 """
 
 import contextlib
+import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nmt.data.text import regular_file_status
-from nmt.errors import DataError, IntegrityError
+from nmt.errors import DataError, IntegrityError, StorageError
 from nmt.storage.files import replace_file
 from nmt.storage.hashing import bytes_sha256, file_sha256
 from nmt.storage.manifest import MANIFEST, FileEntry, Manifest, encode_manifest, read_manifest
+
+logger = logging.getLogger(__name__)
 
 
 def read_about(directory: Path) -> Manifest:
@@ -103,15 +107,55 @@ def changed_input(
     return None
 
 
-def record_inputs(directory: Path, manifest: Manifest, inputs: Sequence[Mapping[str, Any]]) -> None:
-    """Record the new times and paths of unchanged inputs, so that the next start is fast."""
+def record_use(directory: Path, run_dir: Path, inputs: Sequence[Mapping[str, Any]]) -> None:
+    """Record the run that uses the data, and the new times and paths of unchanged inputs.
+
+    The data of a recorded run stays, and inputs with recorded times need not be read again.
+    """
+    manifest = read_about(directory)
     recorded = [
         {**now, "sha256": before["sha256"]}
         for now, before in zip(inputs, manifest.about["inputs"], strict=True)
     ]
-    if recorded != manifest.about["inputs"]:
-        about = {**manifest.about, "inputs": recorded}
-        replace_file(directory / MANIFEST, encode_manifest(manifest.files, about))
+    about = {**manifest.about, "inputs": recorded, "runs": runs_with(directory, run_dir)}
+    if about != manifest.about:
+        try:
+            replace_file(directory / MANIFEST, encode_manifest(manifest.files, about))
+        except StorageError as error:
+            logger.warning("%s; the data can be used all the same", error)
+
+
+def runs_with(directory: Path, run_dir: Path) -> list[str]:
+    """The record of the runs that have used the data, and of one more.
+
+    Paths are relative to the data, so that a copy of it is not taken for that of the same runs.
+    """
+    own = os.path.realpath(run_dir)
+    if Path(own).drive == directory.drive:
+        own = os.path.relpath(own, directory)
+    return sorted({*recorded_runs(directory), own})
+
+
+def recorded_runs(directory: Path) -> list[str]:
+    """The record of the runs that have used the data, if there is data.
+
+    Data of earlier versions has no record. It may be that of the run in whose directory it is.
+    """
+    if not (directory / MANIFEST).exists():
+        return []
+    runs: list[str] = read_about(directory).about.get("runs", [os.pardir])
+    return runs
+
+
+def begun_runs(directory: Path) -> list[Path]:
+    """The runs with a checkpoint that have used the data."""
+    runs = (Path(os.path.normpath(directory / name)) for name in recorded_runs(directory))
+    return [run for run in runs if has_begun(run)]
+
+
+def has_begun(run_dir: Path) -> bool:
+    """Whether a run has a checkpoint."""
+    return any((run_dir / "checkpoints").glob("step-*"))
 
 
 def changed_settings(recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:

@@ -12,19 +12,10 @@ import torch
 from nmt.checkpoint.model_directory import codec_files, model_for
 from nmt.checkpoint.start import Start, begun_codec, describe_names, read_start, transfer
 from nmt.checkpoint.store import CheckpointStore
-from nmt.config.config import Config, resolved_prepared_dir
+from nmt.config.config import Config
 from nmt.config.loading import dump_config
 from nmt.data.batching import make_batch
-from nmt.data.prepare import (
-    Prepared,
-    StartCodec,
-    out_of_date,
-    prepare,
-    settings_that_matter,
-    with_prepared_choices,
-)
-from nmt.data.prepared_directory import describe_inputs
-from nmt.data.reading import input_roles
+from nmt.data.prepare import Prepared, StartCodec, prepare, with_prepared_choices
 from nmt.errors import ConfigError, DivergedError, IntegrityError, StorageError
 from nmt.model.parts import check_parts, freeze
 from nmt.model.summary import summarize
@@ -109,16 +100,7 @@ def codec_to_start_with(saved: SavedRun | None, start: Start | None) -> StartCod
 def prepared_data(
     config: Config, saved: SavedRun | None, team: Processes, *, start: StartCodec | None
 ) -> Prepared:
-    """The prepared data, verified; a run that has begun never has its data exchanged under it."""
-    directory = resolved_prepared_dir(config)
-    if saved is not None and directory.exists():
-        inputs = describe_inputs(input_roles(config.data))
-        change = out_of_date(directory, settings_that_matter(config, start), inputs)
-        if change is not None:
-            raise ConfigError(
-                f"{config.run_dir} was trained on other data: {change}; go on with the same data, "
-                "or choose another run_dir"
-            )
+    """The prepared data, verified, which is that of the run if it has begun."""
     # One process per machine reads everything. Alone, it may also make damaged data again.
     verify = int(os.environ.get("LOCAL_RANK", "0")) == 0
     repair = saved is None and team.size == 1

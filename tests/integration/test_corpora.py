@@ -204,6 +204,7 @@ def test_a_run_that_starts_from_a_model_knows_its_tags_and_adds_others(
     assert train_in_child(path) == 0
     config["data"]["train"][1]["tag"] = "<new>"
     config["run_dir"] = str(tmp_path / "tagged")
+    config["data"]["prepared_dir"] = "tagged/prepared"
     path = write_run(tmp_path, config)
     assert prepare.main(["--config", str(path)]) == 2
     assert "<new> is no reserved symbol of the model in train.start_from" in capsys.readouterr().err
@@ -215,7 +216,8 @@ def test_a_run_that_starts_from_a_model_knows_its_tags_and_adds_others(
     config["data"]["subword"] = {"reserved": ["<num>", "<other>"]}
     assert train_in_child(write_run(tmp_path, config)) == 0
     before, after = (
-        open_prepared(directory / "prepared").codec.source for directory in (reference, tmp_path)
+        open_prepared(directory / "prepared").codec.source
+        for directory in (reference, tmp_path / "tagged")
     )
     for symbol in ("<new>", "<other>"):
         assert len(after.encode(symbol)) == len(before.encode("<noisy>")) == 2

@@ -21,10 +21,10 @@ from nmt.data.encoding import LengthLimits, chunked, map_chunks
 from nmt.data.prepare import Prepared, evenly, open_prepared, prepare
 from nmt.data.text import SIDES, Pair
 from nmt.data.vocabulary import PAD
-from nmt.errors import DataError, IntegrityError, StorageError
+from nmt.errors import ConfigError, DataError, IntegrityError, StorageError
 from nmt.storage.files import temporary_path
 from nmt.storage.hashing import file_sha256
-from nmt.storage.manifest import MANIFEST
+from nmt.storage.manifest import MANIFEST, encode_manifest, read_manifest
 
 NOUNS = {"dog": "Hund", "man": "Mann", "tree": "Baum", "day": "Tag", "river": "Fluss"}
 ADJECTIVES = {"old": "alte", "young": "junge", "great": "große", "small": "kleine"}
@@ -205,6 +205,44 @@ def test_a_changed_input_prepares_again_and_changes_the_fingerprint(
     prepared = prepare(write_config())
     assert_whole(prepared.directory)
     assert prepared.fingerprint != before
+
+
+@pytest.mark.parametrize("change", ["setting", "text"])
+def test_data_of_a_run_that_has_begun_stays(write_config: Write, tmp_path: Path, change: str):
+    directory = prepare(write_config()).directory
+    prepare(write_config(f"run_dir={tmp_path}/second", f"data.prepared_dir={directory}"))  # shares
+    before = contents(directory)
+    override = ["data.max_length=11"]
+    if change == "text":
+        override = []
+        (tmp_path / "train.en").write_text((tmp_path / "train.de").read_text())
+    for run, message in (
+        ("run", "run was trained on other data: changed .*; .* choose another run_dir"),
+        ("second", "changed .*, but .*second was trained on the .*another data.prepared_dir"),
+    ):
+        checkpoint = tmp_path / run / "checkpoints" / "step-00000004"
+        checkpoint.mkdir(parents=True)
+        with pytest.raises(ConfigError, match=message):
+            prepare(write_config(*override))
+        assert contents(directory) == before
+        checkpoint.rmdir()
+    prepare(write_config(*override))
+    assert contents(directory) != before
+
+
+def test_data_of_an_earlier_version_is_that_of_the_run_around_it(
+    write_config: Write, tmp_path: Path
+):
+    directory = prepare(write_config()).directory
+    manifest = read_manifest(directory)
+    del manifest.about["runs"]
+    (directory / MANIFEST).write_bytes(encode_manifest(manifest.files, manifest.about))
+    (tmp_path / "run" / "checkpoints" / "step-00000004").mkdir(parents=True)
+    other = f"run_dir={tmp_path}/other", f"data.prepared_dir={directory}"
+    with pytest.raises(ConfigError, match=r"but .*run was trained on the data that is there"):
+        prepare(write_config(*other, "data.max_length=11"))
+    prepare(write_config(*other))
+    assert read_manifest(directory).about == {**manifest.about, "runs": ["..", "../../other"]}
 
 
 def test_touched_or_moved_inputs_are_known_by_their_content(
