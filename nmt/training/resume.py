@@ -34,7 +34,7 @@ CHANGEABLE = (
 
 def check_resumable(before: Config, after: Config, *, directory: str) -> None:
     """Raise ConfigError when the run so far was another run."""
-    ignored = CHANGEABLE
+    ignored: tuple[str, ...] = CHANGEABLE
     if before.train.start_from is not None and after.train.start_from is not None:
         ignored += ("train.start_from",)  # where the start was: it is not read again
     rows = differences(before, after, ignored=ignored)
