@@ -25,10 +25,10 @@ from nmt.serving.metrics import TYPE, ServerMetrics
 from nmt.serving.openapi import describe_api, reference_page
 from nmt.serving.pool import Pool
 from nmt.serving.service import (
-    LINE_END,
     TranslatedText,
     check_alternatives,
     choose_model,
+    cut_lines,
     find_attention,
     length_warning,
     translate_lines,
@@ -84,10 +84,10 @@ class Api:
         check_alternatives(model, wanted.alternatives)
         self.note(request, model, wanted.texts)
         self.waiting.check_room()
-        lines = [line for text in wanted.texts for line in LINE_END.split(text)[::2]]
-        longest, limit = max(map(len, lines), default=0), self.limits.max_characters
-        if longest > limit:
+        text, limit = "\n".join(wanted.texts), self.limits.max_characters
+        if max(map(len, cut_lines(text))) > limit:
             raise RefusedError(413, f"q: expected lines of at most {limit:,} characters")
+        lines = cut_lines(text) if wanted.texts else ()
         found = translate_lines(self.waiting, model, lines, seconds=self.limits.max_seconds)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(events(found), media_type="text/event-stream", headers=headers)
@@ -155,7 +155,14 @@ class Api:
         raise RefusedError(501, f"{request.url.path} is not offered by this server")
 
     async def read(self, request: Request) -> Fields:
-        """The fields of a request, whose key and size are checked."""
+        """The fields of a request, whose key and size are checked.
+
+        A key in the header is checked before the body takes memory.
+        """
+        kind, _, key = request.headers.get("authorization", "").partition(" ")
+        in_header = kind.lower() == "bearer"
+        if in_header:
+            self.check_key(request, key)
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self.limits.max_body:
             raise RefusedError(413, f"the body is larger than {self.limits.max_body:,} bytes")
@@ -164,12 +171,14 @@ class Api:
                 fields = await read_fields(request, self.limits.max_body)
         except TimeoutError:
             raise RefusedError(408, "the body did not arrive in time", connection="close") from None
-        given = read_word(fields, "api_key")
-        if self.keys is not None:
-            kind, _, value = request.headers.get("authorization", "").partition(" ")
-            name = self.keys.check(given or (value if kind.lower() == "bearer" else None))
-            request.scope["facts"]["key"] = name
+        if not in_header:
+            self.check_key(request, read_word(fields, "api_key"))
         return fields
+
+    def check_key(self, request: Request, key: str | None) -> None:
+        """Note the client for the log, or refuse it, if the server has keys."""
+        if self.keys is not None:
+            request.scope["facts"]["key"] = self.keys.check(key)
 
     def note(self, request: Request, model: ServedModel, texts: Sequence[str]) -> None:
         """Note for the log what is asked for."""

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from nmt.serving.metrics import ServerMetrics
+from nmt.serving.waiting import busy
 
 access = logging.getLogger("nmt.serving.access")
 
@@ -87,16 +88,24 @@ class Edge:
     """
 
     def __init__(
-        self, app: ASGIApp, metrics: ServerMetrics, paths: set[str], *, any_host: bool
+        self,
+        app: ASGIApp,
+        metrics: ServerMetrics,
+        paths: set[str],
+        *,
+        any_host: bool,
+        most_bytes: int,
     ) -> None:
         self.app = app
         self.metrics = metrics
         self.paths = paths  # those that are counted by themselves
         self.any_host = any_host  # whether the Host header may have any name
+        self.most_bytes = most_bytes  # of the bodies of all requests that are being answered
+        self.num_bytes = 0  # that they have now
         self.headers = [(name.encode(), value.encode()) for name, value in RESPONSE_HEADERS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start, status = time.monotonic(), CLIENT_GONE
+        start, status, size = time.monotonic(), CLIENT_GONE, 0
         facts: dict[str, Any] = {}
         scope["facts"] = facts
         scope["task"] = asyncio.current_task()  # cancelled by the connection when it is lost
@@ -108,16 +117,26 @@ class Edge:
                 message["headers"] = [*message["headers"], *self.headers]
             await send(message)
 
+        async def receive_more() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            self.num_bytes += len(message.get("body", b""))
+            if self.num_bytes > self.most_bytes:
+                raise busy("the bodies of requests take too much memory")
+            return message
+
         app = self.app
         if reason := refusal(scope, any_host=self.any_host):
             app = JSONResponse({"error": reason}, 403)
         try:
-            await app(scope, receive, send_more)
+            await app(scope, receive_more, send_more)
         except asyncio.CancelledError:
             if "lost" not in scope:
                 raise
             facts["problem"] = "the client has gone"
         finally:
+            self.num_bytes -= size
             seconds = time.monotonic() - start
             path = scope["path"].removeprefix(scope.get("root_path", ""))
             self.metrics.count_request(path if path in self.paths else "other", status, seconds)

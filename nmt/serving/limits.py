@@ -5,13 +5,19 @@ from dataclasses import dataclass, field
 from nmt.config.limits import Positive, PositiveFloat
 from nmt.config.search_options import shown
 
+BODIES = 25  # of the largest size, which all requests together may hold
+
 
 @dataclass(frozen=True)
 class ServerLimits:
     """How much one request may ask for, and how many may wait."""
 
     max_body: Positive = field(
-        default=2_000_000, metadata=shown("bytes of the body of a request (default: 2,000,000)")
+        default=2_000_000,
+        metadata=shown(
+            f"bytes of the body of a request; all that are being answered may have {BODIES} times "
+            "as many (default: 2,000,000)"
+        ),
     )
     max_characters: Positive = field(
         default=100_000, metadata=shown("characters of the texts of a request (default: 100,000)")

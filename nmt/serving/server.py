@@ -17,7 +17,7 @@ from nmt.errors import UserError
 from nmt.serving.app import Api, build_app
 from nmt.serving.edge import Edge, patient_protocol
 from nmt.serving.keys import Keys
-from nmt.serving.limits import ServerLimits
+from nmt.serving.limits import BODIES, ServerLimits
 from nmt.serving.messages import WorkerPlan
 from nmt.serving.metrics import ServerMetrics
 from nmt.serving.pool import Pool, WorkerEndedError
@@ -70,7 +70,13 @@ class TranslationServer:
         app = build_app(self.api)
         paths = {route.path for route in app.routes if hasattr(route, "path")} | {"/"}
         config = uvicorn.Config(
-            Edge(app, self.metrics, paths, any_host=settings.keys is not None),
+            Edge(
+                app,
+                self.metrics,
+                paths,
+                any_host=settings.keys is not None,
+                most_bytes=BODIES * limits.max_body,
+            ),
             lifespan="off",
             log_config=None,
             access_log=False,

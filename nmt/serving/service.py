@@ -3,8 +3,9 @@
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 from nmt.serving.bodies import AttentionRequest, ModelChoice
@@ -92,24 +93,35 @@ def length_warning(number: int, answer: Answer) -> str:
     return f"line {number}: too long, its last {dropped} subwords are left out" if dropped else ""
 
 
+def cut_lines(text: str) -> Iterator[str]:
+    """The lines of a text, one at a time: as objects they may take 25 times its memory."""
+    start = 0
+    for end in LINE_END.finditer(text):
+        yield text[start : end.start()]
+        start = end.end()
+    yield text[start:]
+
+
 async def translate_lines(
-    waiting: WaitingLines, model: ServedModel, lines: Sequence[str], *, seconds: float
+    waiting: WaitingLines, model: ServedModel, lines: Iterable[str], *, seconds: float
 ) -> AsyncIterator[Answer]:
     """The answers to any number of lines, in order, each as soon as those before it are there.
 
     The next lines are put into the queue before the answers to those before are read, but never
     all of them. Each answer may take `seconds`.
     """
+    unread = iter(lines)
+    windows = iter(lambda: list(islice(unread, STREAM_WINDOW)), [])
     kind = BatchKind("translate", model.name)
     submissions: deque[Submission] = deque()
     try:
-        for start in range(0, len(lines) + STREAM_WINDOW, STREAM_WINDOW):
-            async with asyncio.timeout(seconds):
-                while submissions and waiting.full:
-                    await asyncio.sleep(BUSY_PAUSE)
-            if start < len(lines):
-                submissions.append(waiting.submit(kind, lines[start : start + STREAM_WINDOW]))
-            if start > 0:
+        for window in chain(windows, [None]):  # after the last one there are only answers
+            if window is not None:
+                async with asyncio.timeout(seconds):
+                    while submissions and waiting.full:
+                        await asyncio.sleep(BUSY_PAUSE)
+                submissions.append(waiting.submit(kind, window))
+            if len(submissions) > (window is not None):
                 for item in submissions[0].items:
                     async with asyncio.timeout(seconds):
                         answer = await item.answer

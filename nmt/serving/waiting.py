@@ -33,6 +33,11 @@ class RefusedError(Exception):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
+def busy(reason: str) -> RefusedError:
+    """The refusal of a request that may be sent again a little later."""
+    return RefusedError(503, f"the server is busy: {reason}", retry_after=str(RETRY_AFTER))
+
+
 @dataclass(frozen=True)
 class BatchKind:
     """The properties that the lines of a batch share."""
@@ -110,9 +115,7 @@ class WaitingLines:
     def check_room(self) -> None:
         """Raise if no further lines are taken."""
         if self.full:
-            raise RefusedError(
-                503, "the server is busy: too many lines wait", retry_after=str(RETRY_AFTER)
-            )
+            raise busy("too many lines wait")
 
     def submit(self, kind: BatchKind, contents: Sequence[Any]) -> Submission:
         """Put lines into the queue; their answers are futures."""

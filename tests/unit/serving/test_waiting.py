@@ -1,7 +1,7 @@
 """How lines of several requests are put together into batches."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("starlette", reason="needs starlette: pip install 'nmt[serve]'")
 
 from nmt.serving.messages import ServedModel
-from nmt.serving.service import translate_lines
+from nmt.serving.service import LINE_END, cut_lines, translate_lines
 from nmt.serving.waiting import (
     BATCH_LINES,
     LEAST_LINES,
@@ -132,11 +132,22 @@ def test_a_worker_waits_while_lines_keep_coming() -> None:
     run(work())
 
 
+@pytest.mark.parametrize("text", ["", "a", "\n", "a\r\n\nb\n", "a\rb\r\nc"])
+def test_the_lines_of_a_text_are_cut(text: str) -> None:
+    assert list(cut_lines(text)) == LINE_END.split(text)[::2]
+
+
 def test_a_stream_puts_some_lines_into_the_queue_at_a_time() -> None:
     async def work() -> None:
         waiting = WaitingLines(wait=0.0, limit=10_000)
         lines = [str(n) for n in range(2000)]
-        most = 0
+        most = num_read = 0
+
+        def read() -> Iterator[str]:
+            nonlocal num_read
+            for line in lines:
+                num_read += 1
+                yield line
 
         async def answer() -> None:
             nonlocal most
@@ -146,7 +157,10 @@ def test_a_stream_puts_some_lines_into_the_queue_at_a_time() -> None:
                     item.answer.set_result({"text": item.content})
 
         worker = asyncio.create_task(answer())
-        found = [one["text"] async for one in translate_lines(waiting, MODEL, lines, seconds=9)]
+        found = []
+        async for one in translate_lines(waiting, MODEL, read(), seconds=9):
+            found.append(one["text"])
+            assert num_read <= len(found) + 512
         worker.cancel()
         assert found == lines
         assert most <= 512
