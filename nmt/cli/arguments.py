@@ -21,6 +21,7 @@ from nmt.config.limits import (
 from nmt.config.scalars import MismatchError, limits, read_scalar, type_hints
 from nmt.config.search_options import command_line_fields
 from nmt.errors import UserError
+from nmt.storage.manifest import MANIFEST
 
 if TYPE_CHECKING:
     import torch
@@ -91,8 +92,19 @@ def add_path(
     group.add_argument(flag, type=Path, metavar=metavar, help=meaning, **more)
 
 
+def check_unsealed(output: Path) -> None:
+    """Reject an output in a model directory, which must hold what its manifest says and no more."""
+    parent = next(parent for parent in output.resolve().parents if parent.exists())
+    if (parent / MANIFEST).exists():
+        raise UserError(
+            f"{output}: lies inside {parent}, which is sealed by its {MANIFEST} and would no longer "
+            "be valid; choose another place"
+        )
+
+
 def check_new_directory(output: Path) -> None:
     """Reject an output that exists, because nothing is ever overwritten."""
+    check_unsealed(output)
     if not os.path.lexists(output):
         return
     if not output.is_dir() or output.is_symlink() or any(output.iterdir()):
@@ -155,11 +167,12 @@ def add_outside_kinds(parser: argparse._ActionsContainer) -> None:
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
-    """Never write over an input, nor two things to one file; None is an option not given."""
+    """Never write over an input or into a model; None is an option not given."""
     taken = {path.resolve() for path in inputs if path is not None}
     for path in outputs:
         if path is None or path.is_char_device():
             continue
+        check_unsealed(path)
         if path.resolve() in taken:
             raise UserError(f"{path}: is to be written, but is also another file of this command")
         taken.add(path.resolve())

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from nmt.checkpoint.store import CheckpointStore
 from nmt.cli import console
-from nmt.cli.arguments import add_number, add_outside_kinds, add_path
+from nmt.cli.arguments import add_number, add_outside_kinds, add_path, check_unsealed
 from nmt.errors import IntegrityError, NoCheckpointError, UserError
-from nmt.storage.manifest import MANIFEST, SealedDirectory
+from nmt.storage.manifest import SealedDirectory
 
 logger = logging.getLogger("nmt.cli.average_checkpoints")
 
@@ -145,8 +145,7 @@ def check_output(output: Path, inputs: Sequence[Path]) -> None:
     for path in inputs:
         if output.resolve() == path.resolve():
             raise UserError(f"--output {output}: is one of the inputs; choose another directory")
-    if (output.parent / MANIFEST).exists():
-        raise UserError(f"--output {output}: lies inside a model directory; choose another place")
+    check_unsealed(output)
     if not os.path.lexists(output):
         return
     if not output.is_dir() or output.is_symlink():

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from nmt.cli.arguments import check_unsealed
 from nmt.errors import IntegrityError, UserError
 
 
@@ -11,6 +12,7 @@ def check_output(path: Path, command: str, *, marker: str) -> None:
 
     `marker` is a file that every directory of this command has.
     """
+    check_unsealed(path)
     if not path.exists():
         parent = next(parent for parent in path.parents if parent.exists())
         if not (parent.is_dir() and os.access(parent, os.W_OK)):

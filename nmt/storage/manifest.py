@@ -241,7 +241,8 @@ def check_names(path: Path, found: set[str], expected: set[str]) -> None:
         extra = [f"{name!r} is not in {MANIFEST}" for name in sorted(found - expected)]
         problems = missing + extra
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise IntegrityError(f"{path}: {', '.join(problems[:5])}{more}")
+        advice = "" if missing else "; remove what does not belong there"
+        raise IntegrityError(f"{path}: {', '.join(problems[:5])}{more}{advice}")
 
 
 @contextmanager

@@ -152,7 +152,7 @@ def test_output_is_never_something_else(
     before = content(tmp_path)
     for output, message in [
         (newest, "one of the inputs"),
-        (newest / "inside", "inside a model directory"),
+        (newest / "inside", "lies inside"),
         (run / "checkpoints/step-00000100", "no average"),
         (run / "best", "no average"),
         (tmp_path / "mine", "no average"),

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from translation_models import (
 )
 
 from nmt import Translator
+from nmt.cli import export
 from nmt.cli.translate import main
 from nmt.data.vocabulary import UNK
 from nmt.decoding.lines import Outputs, translate_stream
@@ -460,6 +462,27 @@ def test_mistakes_are_one_line(
     assert message in lines[-1]
     assert "Traceback" not in "".join(lines)
     assert not list(tmp_path.glob(".nmt-*"))
+
+
+def test_nothing_is_written_into_a_model(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, link = write(tmp_path / "source", LINES[:2]), tmp_path / "link"
+    link.symlink_to(model)
+    before = sorted(os.listdir(model))
+    given = ["--model", str(model), "--input", str(source)]
+    for option, path in (("--output", model), ("--alignments", link)):
+        assert main([*given, option, str(path / "file")]) == 2
+        assert f"file: lies inside {model}" in capsys.readouterr().err
+    for inside in ("packed", "new/packed"):
+        output = ["--format", "packed", "--output", str(model / inside)]
+        assert export.main(["--model", str(model), *output]) == 2
+    assert sorted(os.listdir(model)) == before
+    copy = shutil.copytree(model, tmp_path / "copy")
+    write(copy / "out.de", [])
+    assert main(["--model", str(copy), "--input", str(source)]) == 7
+    advice = "'out.de' is not in MANIFEST.json; remove what does not belong there"
+    assert advice in capsys.readouterr().err
 
 
 def test_bad_text_names_the_line(
