@@ -135,7 +135,7 @@ def preparation(pairs: int, setting: Setting) -> Case:
     def run() -> None:
         with quiet("nmt.data"), tempfile.TemporaryDirectory(dir=setting.directory) as directory:
             prepared = Path(directory) / "prepared"
-            data = DataConfig("xx", "yy", train, validation, subword=subword, prepared_dir=prepared)
+            data = DataConfig("en", "de", train, validation, subword=subword, prepared_dir=prepared)
             prepare(Config(run_dir=Path(directory), data=data))
 
     return Case(run, pairs, demand=pairs)

@@ -97,8 +97,8 @@ def check_unsealed(output: Path) -> None:
     parent = next(parent for parent in output.resolve().parents if parent.exists())
     if (parent / MANIFEST).exists():
         raise UserError(
-            f"{output}: lies inside {parent}, which is sealed by its {MANIFEST} and would no longer "
-            "be valid; choose another place"
+            f"{output}: lies inside {parent}, which must hold only the files of its {MANIFEST}; "
+            "choose another place"
         )
 
 

@@ -24,7 +24,7 @@ from nmt.config.config import (
 )
 from nmt.config.limits import LANGUAGE_CODE, MAX_SYMBOL_LENGTH
 
-CHINESE = ("zh", "cmn", "yue", "wuu", "lzh")
+CHINESE = {"zh", "zho", "chi", "cmn", "yue", "wuu", "lzh"}
 NUM_CONTROL_SYMBOLS = 4
 HIGHEST_RATE = 0.1
 CORPUS_NAME = re.compile("[A-Za-z0-9_-]{1,60}")
@@ -155,11 +155,21 @@ def check_languages(data: DataConfig) -> Iterator[Finding]:
         key = f"data.{side}_language"
         if not LANGUAGE_CODE.fullmatch(language):
             yield Finding(f"expected a language code such as en or pt-BR, got {language!r}", (key,))
-        elif getattr(data.tokenizer, side) == "jieba" and not language.startswith(CHINESE):
+        elif getattr(data.tokenizer, side) == "jieba" and not may_be_chinese(language):
             yield Finding(
                 f"jieba splits Chinese, but {key} is {language!r}; use moses or none, or say zh",
                 (f"data.tokenizer.{side}", "data.tokenizer", key),
             )
+
+
+def base_language(code: str) -> str:
+    """The language of a code without its script and region: pt of pt-BR, in lower case."""
+    return re.split("[-_]", code.lower())[0]
+
+
+def may_be_chinese(code: str) -> bool:
+    """Whether jieba may split a language; earlier versions chose it for all that begin with zh."""
+    return base_language(code) in CHINESE or code.startswith("zh")
 
 
 def check_model(model: ModelConfig) -> Iterator[Finding]:

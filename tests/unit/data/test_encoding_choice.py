@@ -13,6 +13,7 @@ from nmt.config.loading import dump_config, load_config, parse_config
 from nmt.data.codec import Codec
 from nmt.data.encoding_choice import choose_encoding
 from nmt.data.prepare import prepare, with_prepared_choices
+from nmt.errors import ConfigError
 from nmt.storage.manifest import MANIFEST
 
 
@@ -51,6 +52,37 @@ def test_tokenizer_by_language(tmp_path: Path) -> None:
     assert chosen("zh", "pt-BR", auto) == ("jieba", "moses")
     assert chosen("ja", "th", auto) == ("none", "none")
     assert chosen("en", "de", TokenizerConfig("none", "auto")) == ("none", "moses")
+    for code in ("ZH", "Zh-cn", "zh_Hant", "chi", "zho", "yue-HK"):
+        assert chosen(code, "kmr", auto) == ("jieba", "moses")
+    for code in ("jpn", "JA", "khm", "lao", "th-TH"):
+        assert chosen(code, "bos", auto) == ("none", "moses")
+    assert chosen("jav", "myv", auto) == ("moses", "moses")
+
+
+def test_codes_that_are_unknown_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = open_config(tmp_path).data
+    for source, target in (("cn", "JP"), ("english", "en"), ("zza", "pt-BR")):
+        choose_encoding(replace(data, source_language=source, target_language=target), pairs=1)
+    choose_encoding(
+        replace(data, source_language="xx", tokenizer=TokenizerConfig("none", "none")), pairs=1
+    )
+    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert [text.partition(";")[0] for text in warnings] == [
+        "cn is no language code of ISO 639 (did you mean zh?)",
+        "JP is no language code of ISO 639 (did you mean ja?)",
+        "english is no language code of ISO 639",
+    ]
+
+
+@pytest.mark.parametrize("code", ["ZH", "zho", "yue", "zhx"])
+def test_jieba_for_chinese(tmp_path: Path, code: str) -> None:
+    """Earlier versions chose it for every code that begins with zh, and recorded it."""
+    settings = [f"data.source_language={code}", "data.tokenizer.source=jieba"]
+    assert open_config(tmp_path, *settings).data.tokenizer.source == "jieba"
+    with pytest.raises(ConfigError, match="jieba splits Chinese"):
+        open_config(tmp_path, "data.source_language=khm", "data.tokenizer.source=jieba")
 
 
 def test_a_space_before_the_full_stop_makes_no_difference(tmp_path: Path) -> None:
