@@ -12,6 +12,7 @@ from nmt.analysis.figures import (
     COLOURS,
     NULL_COLOUR,
     HeadWeights,
+    alignment_drawing,
     all_pictures,
     coloured,
     density_edges,
@@ -112,6 +113,28 @@ def test_panels_that_cannot_have_content_are_left_out() -> None:
         )
     )
     assert "sparsity" not in [picture.name for picture in all_pictures(softmax, [])]
+
+
+def test_a_mean_has_a_band_from_the_lowest_to_the_highest_seed() -> None:
+    def rated(rate: float) -> ModelResult:
+        one = model("mean", nullable=True)
+        layer = {**one.statistics["cross"]["layer_0"], "sparsity": rate, "null_rate": rate}
+        statistics = {type_: {"layer_0": layer, "layer_1": layer} for type_ in ATTENTION_TYPES}
+        row = {"layer_attention": 0.9, "best_head_aer": rate}
+        aer = {step: {"layers": [row, row]} for step in ("normal", "shifted")}
+        return dataclasses.replace(one, statistics=statistics, aer=aer)
+
+    seeds = [rated(0.25), rated(0.75)]
+    for draw in (sparsity_drawing, null_drawing, alignment_drawing):
+        whole = dataclasses.replace(analysis(rated(0.5)), seeds={"mean": seeds})
+        drawing, alone = draw(whole), draw(analysis(rated(0.5)))
+        assert drawing is not None
+        assert alone is not None
+        for axes in drawing.figure.axes:
+            (band,) = axes.collections
+            assert {y for _, y in band.get_paths()[0].vertices} == {25.0, 75.0}
+        assert not any(axes.collections for axes in alone.figure.axes)
+        assert "seeds" not in whole.document()
 
 
 def test_a_model_has_its_colour_in_the_picture() -> None:
