@@ -132,10 +132,16 @@ def add_execution(parser: console.SettingsParser) -> None:
 class Request:
     """The grid that a command line asks for; its words are sorted into lists."""
 
-    directory: Path
+    recipe: Path | None
     variants: list[str]
     seeds: list[int]
     settings: list[str]
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the recipe."""
+        assert self.recipe is not None
+        return find_recipe(self.recipe)
 
     def grid(self, arguments: argparse.Namespace) -> "list[list[Cell]]":
         """The runs of each variant, one per seed."""
@@ -160,11 +166,15 @@ def read_request(arguments: argparse.Namespace) -> Request:
     names, seeds, unknown = ([word for word in words if "=" not in word] for words in lists)
     if unknown:
         raise ConfigError(f"expected settings section.key=value, got {unknown[0]!r}")
+    return Request(arguments.recipe_name, names, whole_numbers("--seeds", seeds), settings)
+
+
+def whole_numbers(option: str, words: Sequence[str]) -> list[int]:
+    """The numbers that an option names."""
     try:
-        numbers = [whole_number(seed) for seed in seeds]
+        return [whole_number(word) for word in words]
     except argparse.ArgumentTypeError as error:
-        raise ConfigError(f"--seeds: {error}") from error
-    return Request(find_recipe(arguments.recipe_name), names, numbers, settings)
+        raise ConfigError(f"{option}: {error}") from error
 
 
 def table(arguments: argparse.Namespace) -> int:

@@ -9,16 +9,19 @@ from typing import Any
 
 from nmt.analysis.results import RESULTS_FORMAT
 from nmt.analysis.trajectories import read_trajectories, validation_records
+from nmt.errors import UserError
 from nmt.paper.scores import RunScores, Value, flatten
 from nmt.recipes.grid import Cell, read_outcome
+from nmt.recipes.stages import ANALYSIS_DIRECTORY, Run
 from nmt.recipes.table import describe_attention
+from nmt.storage.manifest import SealedDirectory
 from nmt.storage.records import METRICS_FILE
 
 logger = logging.getLogger(__name__)
 
-ANALYSIS_DIRECTORY = "analysis"
 ALIGNMENT_DIRECTORY = "alignment"  # the analysis of the text with gold alignments
-CURVES = ("loss", "bleu", "chrf")
+MODEL_VALUES = ("parameters", "attention", "nullable", "statistics")  # of an analysis
+CURVES = ("loss", "perplexity", "bleu", "chrf")
 
 
 def collect_run(cell: Cell, p_value: float | None = None) -> RunScores:
@@ -41,7 +44,7 @@ def collect_run(cell: Cell, p_value: float | None = None) -> RunScores:
         if number is not None:
             values[name] = number
     values |= curves(run.config.run_dir / METRICS_FILE)
-    values |= analysis_values(run.config.run_dir)
+    values |= analysis_values(run)
     return RunScores(run.layout.directory.name, cell.variant, cell.seed, values)
 
 
@@ -61,24 +64,50 @@ def curves(path: Path) -> dict[str, Value]:
     return values
 
 
-def analysis_values(run_dir: Path) -> dict[str, Value]:
+def analysis_values(run: Run) -> dict[str, Value]:
     """The numbers of the analyses of a run: of the test set, and of gold alignments."""
     values: dict[str, Value] = {}
-    document = read_document(run_dir / ANALYSIS_DIRECTORY / "analysis.json")
+    document = current_analysis(run, ANALYSIS_DIRECTORY)
     if document is not None:
-        if document["format"] != RESULTS_FORMAT:
-            logger.warning("%s: analysed by another version of nmt, whose measures differ", run_dir)
-        model = document["models"][0]
+        model = {name: document["models"][0][name] for name in MODEL_VALUES}
         for layers in model["statistics"].values():
             for layer in layers.values():
                 layer["heads"]["density"] = [joined(layer["heads"]["density"])]
-        values |= dict(flatten({**model, "aer": None}, ANALYSIS_DIRECTORY))
+                layer.pop(
+                    "roles", None
+                )  # a head of one seed has nothing to do with that of another
+        values |= dict(flatten(model, ANALYSIS_DIRECTORY))
         values |= {f"text/{key}": document[key] for key in ("source", "target", "pairs", "seed")}
-    gold = read_document(run_dir / ALIGNMENT_DIRECTORY / "analysis.json")
+    gold = current_analysis(run, ALIGNMENT_DIRECTORY)
     if gold is not None:
         values |= dict(flatten(gold["models"][0]["aer"], f"{ANALYSIS_DIRECTORY}/aer"))
         values |= {"text/gold": gold["gold"], "text/development": gold["development"] or 0}
     return values
+
+
+def current_analysis(run: Run, folder: str) -> dict[str, Any] | None:
+    """An analysis of the model of a run; None with a warning if it is of an earlier model."""
+    path = run.config.run_dir / folder / "analysis.json"
+    document = read_document(path)
+    if document is None:
+        return None
+    option = "with --alignment" if folder == ALIGNMENT_DIRECTORY else "without --no-run"
+    if document["format"] != RESULTS_FORMAT:
+        problem = "is by another version of nmt"
+    elif document["models"][0]["digest"] != model_digest(run):
+        problem = "is of another model than the one that the run has now"
+    else:
+        return document
+    logger.warning("%s: %s, and is left out; nmt-paper %s makes it again", path, problem, option)
+    return None
+
+
+def model_digest(run: Run) -> str | None:
+    """The digest of the files of the averaged model of a run; None without a model."""
+    try:
+        return SealedDirectory(run.model).digest
+    except UserError:
+        return None
 
 
 def read_document(path: Path) -> dict[str, Any] | None:

@@ -11,10 +11,11 @@ from nmt.analysis.trajectories import learned_pictures
 from nmt.paper.average import Variants, by_variant, mean_analysis
 from nmt.paper.curves import curve_drawing, trajectories_of
 from nmt.paper.document import Document, Section
-from nmt.paper.scores import RunScores
+from nmt.paper.scores import RunScores, check_agreement
 from nmt.paper.speeds import Speeds, speed_drawing
 from nmt.paper.tables import (
     adaptive_table,
+    after_words_means,
     alignment_table,
     diversity_table,
     flops_table,
@@ -29,13 +30,15 @@ SPEED_HELP = (
     "--batch 1 --json decode.json`, then give --speed train.json --speed decode.json."
 )
 ANALYSIS_HELP = "No run of the grid has been analysed yet."
-GOLD_HELP = "Give gold alignments: --alignment SOURCE TARGET GOLD."
-HEADS_HELP = (
-    "The figures of single heads are drawn from the runs; they are not in a file of scores."
+GOLD_HELP = "Give nmt-paper gold alignments when it analyses: --alignment SOURCE TARGET GOLD."
+RUNS_HELP = (
+    "{} are made from the runs, and are not in a file of scores: see the report of the machine "
+    "that has the runs, or make one there with nmt-paper RECIPE."
 )
+ROLES_HELP = "No head has a role."
 PAIRS_HELP = (
     "Pairs are ranked by the null rate of a variant whose cross-attention can attend to nothing, "
-    "such as rela-g, when its run is done."
+    "such as rela-g, when its run is done and nmt-paper is given without --no-run."
 )
 
 
@@ -48,10 +51,16 @@ class Extras:
     heads: Sequence[Picture] = ()  # Figures 7 to 9
     pairs: Sequence[Picture] = ()  # Figure 10
     roles: Sequence[Table] = ()
+    from_scores: bool = False  # whether there are no runs
+
+    def reason(self, parts: str, other: str) -> str:
+        """The reason why parts of the report that are made from runs are missing."""
+        return RUNS_HELP.format(parts) if self.from_scores else other
 
 
 def build_document(runs: Sequence[RunScores], extras: Extras) -> Document:
     """All tables and figures; what is missing is shown as missing."""
+    check_agreement(runs)
     variants = by_variant(runs)
     task = runs[0].task
     analysis = mean_analysis(variants)
@@ -62,8 +71,9 @@ def build_document(runs: Sequence[RunScores], extras: Extras) -> Document:
         title=f"Tables and figures of the papers: {task}",
         introduction=(
             f"Variants: {len(variants)}; seeds: {', '.join(map(str, seeds))}. Numbers are means "
-            "over the seeds. Every number of a run is in scores.tsv. The papers' numbers are for "
-            "models and data of their own, so compare the order of the variants, not the values."
+            "over the seeds, and bands in figures reach from the lowest seed to the highest. "
+            "Every number of a run is in scores.tsv. The papers' numbers are for models and data "
+            "of their own, so compare the order of the variants, not the values."
         ),
         sections=[
             *score_sections(variants, extras),
@@ -129,6 +139,7 @@ def first_paper(
     def table(*titles: str) -> list[Table]:
         return [tables[title] for title in titles if title in tables]
 
+    after_words = after_words_means(variants)
     null_tables = table("Null rate (Figure 6)", "Null rate of whole layers, and how heads differ")
     return [
         Section(
@@ -154,7 +165,7 @@ def first_paper(
         ),
         Section(
             "Null attention (Figure 6)",
-            null_tables,
+            [*null_tables, *([after_words] if after_words.rows else [])],
             figures.get("null_rate", ()),
             missing or ("" if null_tables else "No variant can attend to nothing."),
         ),
@@ -162,10 +173,13 @@ def first_paper(
             "Heads on a sentence (Figures 7 to 9)",
             (),
             extras.heads,
-            "" if extras.heads else HEADS_HELP,
+            "" if extras.heads else extras.reason("The figures of single heads", ANALYSIS_HELP),
         ),
         Section(
-            "Good and bad pairs (Figure 10)", (), extras.pairs, "" if extras.pairs else PAIRS_HELP
+            "Good and bad pairs (Figure 10)",
+            (),
+            extras.pairs,
+            "" if extras.pairs else extras.reason("The figures of pairs", PAIRS_HELP),
         ),
     ]
 
@@ -182,6 +196,7 @@ def second_paper(
     pictures = [*figures.get("alpha", ()), *figures.get("threshold", ())]
     pictures += figures.get("learned", ())
     none = "No variant learns a parameter per head; entmax-learned does."
+    no_roles = "" if extras.roles else extras.reason("The roles of heads", ROLES_HELP)
     return [
         Section(
             "Adaptively Sparse Transformers: BLEU",
@@ -199,7 +214,7 @@ def second_paper(
             "Adaptively Sparse Transformers: density and roles of heads",
             [*(tables[title] for title in ("Density",) if title in tables), *extras.roles],
             figures.get("density", ()),
-            "" if figures else ANALYSIS_HELP,
+            no_roles if figures else ANALYSIS_HELP,
         ),
     ]
 

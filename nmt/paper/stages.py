@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,22 @@ from typing import Any
 from nmt.analysis.figures import Picture
 from nmt.analysis.results import ATTENTION_TYPES
 from nmt.data.text import LineWriter, read_text
-from nmt.paper.collect import ALIGNMENT_DIRECTORY, ANALYSIS_DIRECTORY, read_document
+from nmt.paper.collect import ALIGNMENT_DIRECTORY, read_document
 from nmt.paper.pairs import pairs_picture, read_ranked
+from nmt.paper.scores import RunScores
 from nmt.recipes.grid import Cell, read_status
 from nmt.recipes.stages import (
-    ANALYSIS_FORMAT,
+    ANALYSIS_DIRECTORY,
     FailedError,
     Run,
+    analyze,
+    analyze_text,
     command,
     file_digest,
-    run_stage,
+    is_done,
     with_stamp,
 )
+from nmt.storage.manifest import MANIFEST
 from nmt.tables import Table
 
 logger = logging.getLogger(__name__)
@@ -37,86 +42,102 @@ class GoldText:
     source: Path
     target: Path
     gold: Path
-    first: int  # the index of the first word of a sentence
+    first: int = 0  # the index of the first word of a sentence
     development: int | None = None  # pairs on which heads are chosen
 
+    @property
+    def texts(self) -> list[str]:
+        """The options of nmt-analyze that name the files."""
+        files = {"--source": self.source, "--target": self.target, "--gold": self.gold}
+        return [word for name, path in files.items() for word in (name, str(path))]
 
-def analyze_cells(cells: Sequence[Cell], gold: GoldText | None) -> int | None:
+    @property
+    def options(self) -> list[str]:
+        """The other options of nmt-analyze."""
+        chosen = [] if self.development is None else ["--development", str(self.development)]
+        return ["--gold-index", str(self.first), "--sentences", "0", *chosen]
+
+
+@dataclass(frozen=True)
+class AnalysisRequest:
+    """More options of nmt-analyze for the test set, and text with gold alignments."""
+
+    options: Sequence[str] = ()
+    files: Sequence[Path] = ()  # that the options name
+    gold: GoldText | None = None
+
+
+def analyze_cells(cells: Sequence[Cell], request: AnalysisRequest) -> int | None:
     """Analyse every run that has scores; None when all are done, else the exit code."""
     try:
         for cell in cells:
             if read_status(cell.run) == "scored":
                 logger.info("==== analysis: %s", cell)
-                run_stage("analyze", cell.run)
-                if gold is not None:
-                    align(cell.run, gold)
+                analyze(cell.run, request.options, request.files)
+                if (gold := request.gold) is not None:
+                    files = [gold.source, gold.target, gold.gold]
+                    texts = gold.texts
+                    analyze_text(cell.run, ALIGNMENT_DIRECTORY, texts, gold.options, files)
     except FailedError as error:
         logger.warning("stopped; the same command goes on from here")
         return error.exit_code
     return None
 
 
-def align(run: Run, gold: GoldText) -> None:
-    """Compare the attention of a run with gold alignments."""
-    output = run.config.run_dir / ALIGNMENT_DIRECTORY
-    files = (run.model / "MANIFEST.json", gold.source, gold.target, gold.gold)
-    inputs = [*(file_digest(path) for path in files), str(gold.first), str(gold.development)]
-    inputs.append(ANALYSIS_FORMAT)
-    texts = ["--source", str(gold.source), "--target", str(gold.target), "--gold", str(gold.gold)]
-    options = ["--gold-index", str(gold.first), "--sentences", "0", "--output", str(output)]
-    if gold.development is not None:
-        options += ["--development", str(gold.development)]
-    arguments = ["--model", str(run.model), *texts, *options]
-    with_stamp(run, "alignment", inputs, [output], lambda: command("analyze", arguments))
+@dataclass(frozen=True)
+class AnalysedCell:
+    """A run, and the analysis of its attention on the test set."""
+
+    cell: Cell
+    folder: Path
+    model: dict[str, Any]  # in analysis.json
+
+    @property
+    def can_be_null(self) -> bool:
+        """Whether cross-attention can attend to nothing."""
+        return bool(self.model["nullable"]["cross"])
 
 
-def attends_to_nothing(run: Run) -> bool:
-    """Whether cross-attention of an analysed run can be null."""
-    document = read_document(run.config.run_dir / ANALYSIS_DIRECTORY / "analysis.json")
-    return document is not None and bool(document["models"][0]["nullable"]["cross"])
-
-
-def first_of_each(grid: Sequence[Sequence[Cell]]) -> list[Cell]:
-    """The first analysed run of each variant."""
+def first_analysed(
+    grid: Sequence[Sequence[Cell]], scores: Sequence[Sequence[RunScores]]
+) -> list[AnalysedCell]:
+    """The first run of each variant whose analysis is among its scores."""
     found = []
-    for cells in grid:
-        analysed = (cell for cell in cells if analysis_folder(cell).is_dir())
-        found += list(islice(analysed, 1))
+    for cells, of_cells in zip(grid, scores, strict=True):
+        for cell, run in zip(cells, of_cells, strict=True):
+            if "analysis/parameters" in run.values:
+                folder = cell.run.config.run_dir / ANALYSIS_DIRECTORY
+                document = read_document(folder / "analysis.json")
+                assert document is not None
+                found.append(AnalysedCell(cell, folder, document["models"][0]))
+                break
     return found
 
 
-def analysis_folder(cell: Cell) -> Path:
-    """The folder of the analysis of a run."""
-    return cell.run.config.run_dir / ANALYSIS_DIRECTORY
-
-
-def head_pictures(grid: Sequence[Sequence[Cell]]) -> list[Picture]:
+def head_pictures(analysed: Sequence[AnalysedCell]) -> list[Picture]:
     """Figures 7 to 9: the heads that the analysis of each variant drew, those with nulls first."""
     pictures = []
-    cells = sorted(first_of_each(grid), key=lambda cell: not attends_to_nothing(cell.run))
-    for cell in cells:
-        png, pdf = (analysis_folder(cell) / f"heads_0.{suffix}" for suffix in ("png", "pdf"))
+    for one in sorted(analysed, key=lambda one: not one.can_be_null):
+        png, pdf = (one.folder / f"heads_0.{suffix}" for suffix in ("png", "pdf"))
         if png.is_file():
-            title = f"Heads of cross-attention of {cell}"
+            title = f"Heads of cross-attention of {one.cell}"
             caption = (
                 "Rows are the predicted subwords, columns the source. White is exactly 0; a row of "
                 "zeros has its own colour"
             )
             file = pdf.read_bytes() if pdf.is_file() else None
-            name = f"heads_{cell.variant}"
+            name = f"heads_{one.cell.variant}"
             pictures.append(Picture(name, title, caption, png.read_bytes(), file))
     return pictures
 
 
-def role_tables(grid: Sequence[Sequence[Cell]]) -> list[Table]:
+def role_tables(analysed: Sequence[AnalysedCell]) -> list[Table]:
     """The roles of the heads of the first analysed run of each variant."""
     rows = []
-    for cell in first_of_each(grid):
-        document = read_document(analysis_folder(cell) / "analysis.json")
-        assert document is not None
-        for type_, layers in document["models"][0]["statistics"].items():
+    for one in analysed:
+        for type_, layers in one.model["statistics"].items():
             for number, layer in enumerate(layers.values()):
-                rows += [role_row(cell, type_, number, role) for role in layer.get("roles", [])]
+                rows += [role_row(one.cell, type_, number, role) for role in layer["roles"]]
     if not rows:
         return []
     columns = ["variant", "seed", "attention", "layer", "head", "role", "score", "example"]
@@ -134,28 +155,19 @@ def role_row(cell: Cell, type_: str, layer: int, role: dict[str, Any]) -> list[s
     return [*labels, role["role"], f"{role['score']:.2f}", example]
 
 
-def ranked_pictures(grid: Sequence[Sequence[Cell]], *, rank: bool) -> list[Picture]:
+def ranked_pictures(analysed: Sequence[AnalysedCell], *, rank: bool) -> list[Picture]:
     """Figure 10, by the first variant whose cross-attention can be null.
 
-    Without `rank`, it is drawn only from scores that are there.
+    Without `rank`, it is drawn only from scores by the present model that are there.
     """
-    for cell in first_of_each(grid):
-        if attends_to_nothing(cell.run):
-            source, target, scores = ranked_files(cell.run)
-            try:
-                if rank:
-                    rank_pairs(cell.run)
-                elif not scores.is_file():
-                    return []
-            except FailedError:
-                return []  # the command has said why
-            layer, head = alignment_head(cell)
-            ranked = read_ranked(source, target, scores)
-            picture = pairs_picture(
-                cell.run.model, ranked, layer=layer, head=head, name=cell.variant
-            )
-            return [] if picture is None else [picture]
-    return []
+    one = next((one for one in analysed if one.can_be_null), None)
+    if one is None or not ranks_pairs(one.cell.run, rank=rank):
+        return []
+    run = one.cell.run
+    layer, head = alignment_head(one.model)
+    ranked = read_ranked(*ranked_files(run))
+    picture = pairs_picture(run.model, ranked, layer=layer, head=head, name=one.cell.variant)
+    return [] if picture is None else [picture]
 
 
 def ranked_files(run: Run) -> tuple[Path, Path, Path]:
@@ -164,32 +176,32 @@ def ranked_files(run: Run) -> tuple[Path, Path, Path]:
     return folder / "source", folder / "target", folder / "scores.tsv"
 
 
-def rank_pairs(run: Run) -> None:
-    """Score the first pairs of the training text by nmt-filter."""
-    *own, scores = ranked_files(run)
-    texts = run.layout.pair("train")
-
-    def work() -> None:
+def ranks_pairs(run: Run, *, rank: bool) -> bool:
+    """Whether nmt-filter has scored the first pairs of the training text; done now with `rank`."""
+    source, target, scores = ranked_files(run)
+    if rank:
         scores.parent.mkdir(exist_ok=True)
-        for text, path in zip(texts, own, strict=True):
+        for text, path in zip(run.layout.pair("train"), (source, target), strict=True):
             with LineWriter(path) as writer:
                 for line in islice(read_text(text), RANKED_PAIRS):
                     writer.write(line)
-        files = ["--source", str(own[0]), "--target", str(own[1]), "--output", str(scores)]
-        command("filter", ["--model", str(run.model), *files])
+    inputs = [file_digest(path) for path in (run.model / MANIFEST, source, target)]
+    files = ["--source", str(source), "--target", str(target), "--output", str(scores)]
+    work = partial(command, "filter", ["--model", str(run.model), *files])
+    if rank:
+        try:
+            with_stamp(run, FILTERED, inputs, [scores], work)
+        except FailedError:
+            return False  # the command has said why
+    return is_done(run, FILTERED, inputs, [scores])
 
-    inputs = [file_digest(path) for path in (run.model / "MANIFEST.json", *texts)]
-    with_stamp(run, FILTERED, inputs, [*own, scores], work)
 
-
-def alignment_head(cell: Cell) -> tuple[int, int]:
-    """The layer and head whose links are most informative, by the analysis of a run.
+def alignment_head(model: dict[str, Any]) -> tuple[int, int]:
+    """The layer and head whose links are most informative, by the analysis of a model.
 
     Heads that attend to something less than half as often as the one that does so most are out.
     """
-    document = read_document(analysis_folder(cell) / "analysis.json")
-    assert document is not None
-    layers = document["models"][0]["statistics"]["cross"]
+    layers = model["statistics"]["cross"]
     heads = {
         (layer, head): (1 - null_rate, score)
         for layer, row in enumerate(layers[f"layer_{number}"] for number in range(len(layers)))

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ def make_run(
     left = tuple(corpus for corpus in recipe.train if corpus.name not in without)
     recipe = replace(recipe, train=left)
     config_path = find_variant(configs_of(directory), variant or recipe.variant)
-    task = directory.name if recipe_name == "recipe" else f"{directory.name}-{recipe_name}"
+    task = task_name(directory, recipe_name)
     root = root_of(directory)
     data = root / "data"
     layout = RecipeFiles(data / task, data / "downloads", recipe.languages)
@@ -50,6 +50,18 @@ def make_run(
     overrides += [word for word in settings if word not in cleaning]
     config = load_run_config(config_path, overrides, layout, recipe)
     return Run(recipe, layout, config_path, tuple(overrides), config, provided)
+
+
+def task_name(directory: Path, recipe_name: str) -> str:
+    """The name of the task of a recipe, which may be one of several in its directory."""
+    return directory.name if recipe_name == "recipe" else f"{directory.name}-{recipe_name}"
+
+
+def find_task(task: str) -> Path | None:
+    """The directory of the recipe of a task, among the recipes that are known by name."""
+    files = (path for folder in recipe_folders() for path in sorted(folder.glob("*/*.toml")))
+    found = (path.parent for path in files if task_name(path.parent, path.stem) == task)
+    return next(found, None)
 
 
 def recipe_folders() -> list[Path]:
@@ -125,9 +137,17 @@ def variants(configs: Path) -> list[Path]:
 
 def find_variant(configs: Path, name: str) -> Path:
     """The config of a name; the number that orders the rows of a table may be left out."""
-    for path in sorted(variants(configs)):
-        number, _, rest = path.stem.partition("-")
-        if path.stem == name or (number.isdecimal() and name in (number, number.lstrip("0"), rest)):
-            return path
-    known = ", ".join(sorted(path.stem for path in variants(configs)))
-    raise ConfigError(f"{configs}: expected one of the variants {known}; got {name!r}")
+    known = sorted(path.stem for path in variants(configs))
+    if (found := match_variant(known, name)) is None:
+        listed = ", ".join(known)
+        raise ConfigError(f"{configs}: expected one of the variants {listed}; got {name!r}")
+    return configs / f"{found}.yaml"
+
+
+def match_variant(known: Iterable[str], name: str) -> str | None:
+    """The first of these variants that has a name, with or without its number; None without any."""
+    for variant in known:
+        number, _, rest = variant.partition("-")
+        if variant == name or (number.isdecimal() and name in (number, number.lstrip("0"), rest)):
+            return variant
+    return None
