@@ -50,8 +50,9 @@ def attention(
     """[B, Q, D]: no scores or weights in memory, forward or backward."""
     from nmt.ops.triton import operators
 
+    query, *rest = projections  # keys and values may be a part of a wider matrix
     output: Tensor = operators.attention(
-        [one if one.stride(-1) == 1 else one.contiguous() for one in projections],
+        [query.contiguous(), *(one if one.stride(-1) == 1 else one.contiguous() for one in rest)],
         None if call.causal else visible,
         parameters[0].float() if parameters else None,
         draw_seed(call.dropout, projections[0].device),

@@ -11,6 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
+from nmt.ops.cuda_device import tf32_is_on
 from nmt.ops.triton import attention_backward_kernels as backward_kernels
 from nmt.ops.triton import attention_kernels, tiles
 from nmt.ops.triton.mappings import ENTMAX, TOP_K
@@ -138,7 +139,7 @@ def arguments(
         "PER_HEAD": call.parameters is not None,
         "MASK_FORM": mask_form(call),
         "DROPPED": dropped > 0,
-        "IEEE": query.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32,
+        "IEEE": query.dtype == torch.float32 and not tf32_is_on(),
         "FAST": query.dtype != torch.float32,
         "STATES": state_numbers(call.map),
     }
@@ -193,7 +194,8 @@ def attend(
     numbers, constants = arguments(call, query, key, output.transpose(1, 2))
     chosen = forward_tiles(queries, key.shape[2], constants["WIDTH"], call.map)
     assert first_slot is None or queries <= chosen.queries
-    attention_kernels.forward_kernel[(triton.cdiv(queries, chosen.queries), batch * heads)](
+    blocks = triton.cdiv(queries, chosen.queries)
+    attention_kernels.forward_kernel[(blocks * batch * heads,)](
         *(query, key, value, output, state),
         *extras(call, state),
         **numbers,
@@ -211,6 +213,7 @@ def attend_backward(
     call: FusedCall, projections: Sequence[Tensor], state: Tensor, grad_output: Tensor
 ) -> tuple[list[Tensor], Tensor | None]:
     """Gradients of the projections, and of the parameters [H] where they are learned."""
+    assert projections[0].is_contiguous(), "the gradient of the query lies like the query"
     query, key, value = split(projections, call.heads)
     grads = [torch.empty_like(projection) for projection in projections]
     grad_query, grad_key, grad_value = split(grads, call.heads)
@@ -237,7 +240,7 @@ def attend_backward(
         )
     else:
         mean = query.new_empty(batch, heads, queries, dtype=torch.float32)
-        backward_kernels.backward_queries_kernel[(blocks, batch * heads)](
+        backward_kernels.backward_queries_kernel[(blocks * batch * heads,)](
             *inputs,
             mean,
             *extras(call, state),
@@ -247,7 +250,8 @@ def attend_backward(
             LEARNED=call.learned,
             TILES=by_queries.held,
         )
-        backward_kernels.backward_keys_kernel[(triton.cdiv(keys, by_keys.keys), batch * heads)](
+        key_blocks = triton.cdiv(keys, by_keys.keys)
+        backward_kernels.backward_keys_kernel[(key_blocks * batch * heads,)](
             *inputs,
             mean,
             *extras(call, state),

@@ -15,6 +15,7 @@ from nmt.ops.triton.tiles import (
     LENGTHS,
     as_operand,
     end_of_keys,
+    find_program,
     find_visible,
     is_kept,
     late_factor,
@@ -197,7 +198,7 @@ def backward_queries_kernel(
     TILES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of M queries, the mean [M] of each row, and a part of the parameter's gradient."""
-    block, number = tl.program_id(0), tl.program_id(1)
+    block, number = find_program(queries, M)
     batch, head = (number // HEADS).to(tl.int64), number % HEADS
     K += batch * key_batch + head * key_head
     V += batch * key_batch + head * key_head
@@ -230,9 +231,9 @@ def backward_queries_kernel(
     if STATES > 0:
         tl.store(MEAN + number.to(tl.int64) * queries + rows, mean, rows < queries)
     if LEARNED:
-        place = number.to(tl.int64) * tl.num_programs(0) + block
         total = tl.sum(slope_dp - mean * slope_sum, 0)
-        tl.store(GRAD_PARAMETERS + place, total * slope_factor(parameter, MAP) * keep_scale)
+        place = GRAD_PARAMETERS + tl.program_id(0)
+        tl.store(place, total * slope_factor(parameter, MAP) * keep_scale)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -247,7 +248,7 @@ def backward_keys_kernel(
     IEEE: tl.constexpr, FAST: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of N keys and values of one head of one sentence."""
-    block, number = tl.program_id(0), tl.program_id(1)
+    block, number = find_program(keys, N)
     batch, head = (number // HEADS).to(tl.int64), number % HEADS
     Q += batch * query_batch + head * query_head
     K += batch * key_batch + head * key_head

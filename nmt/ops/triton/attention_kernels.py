@@ -16,6 +16,7 @@ from nmt.ops.triton.tiles import (
     LENGTHS,
     as_operand,
     end_of_keys,
+    find_program,
     find_visible,
     is_kept,
     load_rows,
@@ -48,7 +49,7 @@ def forward_kernel(
     APPENDED: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """The output of M queries of one head of one sentence, and the state of their rows."""
-    block, number = tl.program_id(0), tl.program_id(1)
+    block, number = find_program(queries, M)
     batch, head = (number // HEADS).to(tl.int64), number % HEADS
     Q += batch * query_batch + head * query_head
     K += batch * key_batch + head * key_head

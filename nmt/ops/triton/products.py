@@ -10,6 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
+from nmt.ops.cuda_device import tf32_is_on
 from nmt.ops.triton import product_kernels as kernels
 from nmt.ops.triton.attention import MOST_REGISTERS, power_of_two
 
@@ -110,7 +111,7 @@ def product_norm(
         **kernel_constants(rows, inputs, outputs, x.element_size()),
         NORMED=head_gain is not None,
         GATED=head_gate is not None,
-        IEEE=x.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32,
+        IEEE=x.dtype == torch.float32 and not tf32_is_on(),
         **RUN,
     )
     return output

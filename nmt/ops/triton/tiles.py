@@ -16,6 +16,17 @@ ANY_MASK = tl.constexpr(3)
 
 
 @triton.jit
+def find_program(count, SIZE: tl.constexpr):
+    """The block of SIZE among `count` rows, and the head of the batch, that a program computes.
+
+    All programs are on the first axis of the grid, because CUDA ends the others at 65,535. Those of
+    a head, which read the same keys and values, come one after the other.
+    """
+    blocks = tl.cdiv(count, SIZE)
+    return tl.program_id(0) % blocks, tl.program_id(0) // blocks
+
+
+@triton.jit
 def load_rows(base, rows, step, count, DIM: tl.constexpr, WIDTH: tl.constexpr):
     """Rows [M, WIDTH] of one head; 0 beyond the last row and beyond DIM."""
     column = tl.arange(0, WIDTH)
