@@ -6,6 +6,7 @@ Rates are in percent and entropies in nats.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from nmt.analysis.alignment import STEPS
 from nmt.analysis.published import ALIGNMENT_ERROR, HEAD_DIVERSITY
 from nmt.analysis.results import (
     ATTENTION_TYPES,
@@ -27,7 +28,6 @@ OTHER_TASK = (
 )
 
 MEANS = ("AoL", "AoH")
-STEPS = ("normal", "shifted")
 
 
 def all_tables(analysis: Analysis) -> list[Table]:

@@ -11,7 +11,7 @@ from nmt.analysis.plotting import legend, look, new_figure
 from nmt.bench.kinds import REFERENCE_KIND
 from nmt.errors import DataError
 
-SHOWN = ("gpu", "processor", "cores", "threads", "kernels")  # of a machine
+MACHINE_FACTS = ("gpu", "processor", "cores", "threads", "kernels")  # of a machine
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def decoding_rows(document: dict[str, Any]) -> dict[str, Any]:
 
 def machine_text(machine: dict[str, Any]) -> str:
     """The processors and the number of threads."""
-    known = [f"{key.replace('_', ' ')} {machine[key]}" for key in SHOWN if machine.get(key)]
+    known = [f"{key.replace('_', ' ')} {machine[key]}" for key in MACHINE_FACTS if machine.get(key)]
     return ", ".join(known)
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from nmt.analysis.alignment import STEPS
 from nmt.analysis.published import ALIGNMENT_ERROR, HEAD_DIVERSITY
 from nmt.analysis.results import ATTENTION_TYPES, chosen_heads
-from nmt.analysis.tables import MEANS, STEPS
+from nmt.analysis.tables import MEANS
 from nmt.bench.paper import SPEEDS, flops_crossover, rela_flops, softmax_flops
 from nmt.evaluation import TOKENIZED_BLEU
 from nmt.paper.average import Variants, number
