@@ -48,7 +48,7 @@ def export_ctranslate2(loaded: LoadedModel, output: Path, *, quantization: Quant
             assert not (directory / name).exists(), name
             (directory / name).write_bytes(data)
         shared = (directory / "shared_vocabulary.json").exists()
-        (directory / README).write_bytes(readme(controls, shared=shared).encode())
+        (directory / README).write_bytes(readme(loaded, controls, shared=shared).encode())
 
 
 def control_names(*vocabularies: Vocabulary) -> tuple[str, ...]:
@@ -163,8 +163,14 @@ def position_table(loaded: LoadedModel) -> npt.NDArray[np.float32]:
     return array(sinusoids(torch.arange(count), loaded.config.model))
 
 
-def readme(controls: Sequence[str], *, shared: bool) -> str:
+# What makes the score of CTranslate2, log p / n^P, that of nmt; n counts the end token, too.
+RENORMALIZED = {"gnmt": "score * (6 * n / (5 + n)) ** {}", "length": "score"}
+
+
+def readme(loaded: LoadedModel, controls: Sequence[str], *, shared: bool) -> str:
     """The README.md of an exported model, which says how to translate with it."""
+    decode, max_length = loaded.config.decode, loaded.config.data.max_length
+    score = RENORMALIZED[decode.normalization].format(decode.length_penalty)
     source, target = ("shared", "shared") if shared else ("source", "target")
     names: Mapping[str, str] = {
         "source": f"{source}_vocabulary.json",
@@ -192,19 +198,32 @@ translator = ctranslate2.Translator(str(directory), device="cpu", intra_threads=
 
 
 def translate(lines):
-    sources = [[source_tokens[i] for i in codec.source.encode(line)[:-1]] for line in lines]
+    ids = [codec.source.encode(line)[:-1][:{max_length}] for line in lines]
+    longest = max(map(len, ids))
     results = translator.translate_batch(
-        sources,
-        beam_size=4,
-        length_penalty=0.6,
+        [[source_tokens[i] for i in source] for source in ids],
+        beam_size={decode.beam},
+        num_hypotheses={decode.beam},
+        patience={1 if decode.early_stop in ("narrow", "full") else 2},
+        length_penalty={decode.length_penalty},
         min_decoding_length=0,
-        max_decoding_length=512,
+        max_decoding_length={decode.max_length_extra} + int({decode.max_length_ratio} * longest),
+        max_input_length=0,
+        return_scores=True,
+        return_end_token=True,
         suppress_sequences=[[{padding}], [{begin}], [{unknown}]],
     )
-    return [codec.target.decode([target_ids[t] for t in found.hypotheses[0]]) for found in results]
+    texts = [codec.target.decode([target_ids[token] for token in best(found)]) for found in results]
+    return [text if line.strip() else "" for line, text in zip(lines, texts)]
+
+
+def best(found):  # by the length penalty of the model
+    lengths = map(len, found.hypotheses)
+    scores = [{score} for score, n in zip(found.scores, lengths)]
+    return found.hypotheses[scores.index(max(scores))]
 ```
 
-CTranslate2 adds the end symbol of the source and the start symbol of the target. Its length penalty
-divides by n^p where `nmt-translate` divides by ((5 + n) / 6)^p, so translations agree exactly only
-for a penalty of 0, and otherwise nearly always.
+Beam, length penalty and limits are those of the model. CTranslate2 ends a search when it has
+finished `patience` times as many hypotheses as the beam is wide, `nmt-translate` when no better one
+can be expected, so now and then a translation differs.
 """
