@@ -23,8 +23,8 @@ from nmt.config.config import (
     resolved_prepared_dir,
 )
 from nmt.config.limits import LANGUAGE_CODE, MAX_SYMBOL_LENGTH
+from nmt.languages import CHINESE, base_language
 
-CHINESE = {"zh", "zho", "chi", "cmn", "yue", "wuu", "lzh"}
 NUM_CONTROL_SYMBOLS = 4
 HIGHEST_RATE = 0.1
 CORPUS_NAME = re.compile("[A-Za-z0-9_-]{1,60}")
@@ -160,11 +160,6 @@ def check_languages(data: DataConfig) -> Iterator[Finding]:
                 f"jieba splits Chinese, but {key} is {language!r}; use moses or none, or say zh",
                 (f"data.tokenizer.{side}", "data.tokenizer", key),
             )
-
-
-def base_language(code: str) -> str:
-    """The language of a code without its script and region: pt of pt-BR, in lower case."""
-    return re.split("[-_]", code.lower())[0]
 
 
 def may_be_chinese(code: str) -> bool:

@@ -16,9 +16,10 @@ from nmt.data.extension import extend_sides
 from nmt.data.learning import Counts, LearnedSide, learn_sides, sentencepiece_side, with_reserved
 from nmt.data.subword import BPE, LineSentencePiece, SentencePiece, Subword, WholeWords
 from nmt.data.text import SIDES, Side, read_text
-from nmt.data.tokenizer import TokenizerSpec, count_tokens, make_tokenizer, moses_language
+from nmt.data.tokenizer import TokenizerSpec, count_tokens, make_tokenizer
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from nmt.errors import ConfigError, DataError
+from nmt.languages import moses_language
 from nmt.storage.files import replace_file
 
 if TYPE_CHECKING:

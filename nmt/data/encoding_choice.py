@@ -4,7 +4,6 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from nmt.config.checks import CHINESE, base_language
 from nmt.config.config import (
     SUBWORD_OPTIONS,
     DataConfig,
@@ -12,21 +11,9 @@ from nmt.config.config import (
     TokenizerConfig,
     TokenizerKind,
 )
+from nmt.languages import CHINESE, OF_COUNTRIES, TWO_LETTERS, WITHOUT_SPACES, base_language
 
 logger = logging.getLogger(__name__)
-
-# Japanese, Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha, which have no spaces between words.
-WITHOUT_SPACES = "ja jpn th tha lo lao km khm my mya bur bo bod tib dz dzo"
-# All languages with a code of two letters (ISO 639-1).
-TWO_LETTERS = """
-aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de
-dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id
-ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu
-lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu
-rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to
-tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
-"""
-OF_COUNTRIES = {"cn": "zh", "jp": "ja"}  # which are mistaken for codes of languages
 
 # The subwords by the largest number of pairs. Long pieces are rare in a small corpus: Sennrich
 # and Zhang (2019) and Araabi and Monz (2020) measured the best sizes for little data, and 32,000 is
@@ -72,9 +59,9 @@ def choose_tokenizer(kind: TokenizerKind, language: str) -> TokenizerKind:
     base = base_language(language)
     if base in CHINESE:
         return "jieba"
-    if base in WITHOUT_SPACES.split():
+    if base in WITHOUT_SPACES:
         return "none"
-    if len(base) != 3 and base not in TWO_LETTERS.split():
+    if len(base) != 3 and base not in TWO_LETTERS:
         meant = f" (did you mean {OF_COUNTRIES[base]}?)" if base in OF_COUNTRIES else ""
         logger.warning(
             "%s is no language code of ISO 639%s; its words are taken to be separated by spaces",

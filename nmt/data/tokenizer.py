@@ -196,22 +196,6 @@ class TokenizerSpec(NamedTuple):
     reserved: tuple[str, ...] = ()
 
 
-# Languages with rules of their own in sacremoses, by their three-letter codes.
-MOSES_CODES = {
-    "cat": "ca", "ces": "cs", "cze": "cs", "deu": "de", "ger": "de", "ell": "el", "gre": "el",
-    "eng": "en", "spa": "es", "est": "et", "fin": "fi", "fra": "fr", "fre": "fr", "gle": "ga",
-    "hun": "hu", "isl": "is", "ice": "is", "ita": "it", "lit": "lt", "lav": "lv", "nld": "nl",
-    "dut": "nl", "pol": "pl", "por": "pt", "ron": "ro", "rum": "ro", "rus": "ru", "slk": "sk",
-    "slo": "sk", "slv": "sl", "swe": "sv", "tam": "ta", "kor": "ko",
-}  # fmt: skip
-
-
-def moses_language(code: str) -> str:
-    """The code by which sacremoses knows a language: `pt` for `pt-BR`, `por` or `PT`."""
-    language = code.replace("_", "-").split("-")[0].lower()
-    return MOSES_CODES.get(language, language)
-
-
 @functools.cache
 def make_tokenizer(kind: str, language: str, reserved: tuple[str, ...] = ()) -> Tokenizer:
     """The tokenizer of a kind (`none`, `moses`, `jieba`, `line`) for a language such as `de`."""

@@ -16,6 +16,7 @@ from nmt.data.reading import validation_roles
 from nmt.data.text import SIDES
 from nmt.decoding.translator import Translator
 from nmt.evaluation import bleu, chrf
+from nmt.languages import bleu_tokenizer
 from nmt.model.transformer import Transformer
 from nmt.training.distributed import Processes
 from nmt.training.loss import TranslationLoss
@@ -123,7 +124,8 @@ class Validator:
         for sample in samples:
             for name, text in sample.items():
                 logger.info("  %-11s %s", name, text)
-        scores = bleu(output, [target]), chrf(output, [target])
+        tokenizer = bleu_tokenizer(self.config.data.target_language)
+        scores = bleu(output, [target], tokenize=tokenizer), chrf(output, [target])
         return {
             "bleu": scores[0].value,
             "chrf": scores[1].value,

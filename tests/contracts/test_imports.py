@@ -15,9 +15,10 @@ import nmt
 
 PACKAGE = Path(__file__).parents[2] / "nmt"
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BASE = {"errors", "progress", "tables"}
+BASE = {"errors", "languages", "progress", "tables"}
 MAY_IMPORT = {
     "errors": set[str](),
+    "languages": set[str](),
     "progress": set[str](),
     "tables": set[str](),
     "storage": BASE,
