@@ -157,7 +157,9 @@ def session(data: bytes) -> Any:
 
 def readme(loaded: LoadedModel, positions: int) -> str:
     """The README.md of an exported model, which says how to translate with it."""
-    kinds = loaded.config.model.attention
+    kinds, decode = loaded.config.model.attention, loaded.config.decode
+    limits = (loaded.config.data.max_length, decode.max_length_ratio, decode.max_length_extra)
+    program = EXAMPLE.replace(LIMITS.format(256, 2.0, 50), LIMITS.format(*limits))
     return f"""# A translation model in ONNX
 
 `{ENCODER}` and `{DECODER}` are the model; `codec.json` and the files beside it turn text into
@@ -166,7 +168,7 @@ Attention: encoder {kinds.encoder_self}; decoder {kinds.decoder_self}; cross {ki
 To translate lines of text by greedy search:
 
 ```python
-{EXAMPLE}```
+{program}```
 
 `{ENCODER}` takes `source` [batch, source_length] (int64, any padding) and `source_visible` (bool).
 It gives the keys and values of all layers [layers, batch, heads, source_length, width].
@@ -176,6 +178,7 @@ It gives the keys and values of all layers [layers, batch, heads, source_length,
 """
 
 
+LIMITS = "max_length={}, ratio={}, extra={}"
 EXAMPLE = """\
 import numpy as np
 import onnxruntime
@@ -190,8 +193,9 @@ encoder = onnxruntime.InferenceSession(directory / "encoder.onnx")
 decoder = onnxruntime.InferenceSession(directory / "decoder.onnx")
 
 
-def translate(lines, longest=100):
-    sources = [codec.source.encode(line) for line in lines]
+def translate(lines, max_length=256, ratio=2.0, extra=50):
+    sources = [codec.source.encode(line)[:-1][:max_length] + [EOS] for line in lines]
+    limits = [int(ratio * (len(ids) - 1)) + extra for ids in sources]
     source = np.full((len(sources), max(map(len, sources))), PAD)
     for row, ids in enumerate(sources):
         source[row, : len(ids)] = ids
@@ -201,7 +205,7 @@ def translate(lines, longest=100):
     past_keys, past_values = keys[:, :, :, :0], values[:, :, :, :0]
     tokens = np.full(len(sources), BOS)
     outputs = []
-    for _ in range(longest):
+    for _ in range(max(limits)):
         past = {"past_keys": past_keys, "past_values": past_values}
         logits, past_keys, past_values, _ = decoder.run(None, {"tokens": tokens, **past, **inputs})
         logits[:, [PAD, BOS, UNK]] = -np.inf
@@ -209,5 +213,6 @@ def translate(lines, longest=100):
         outputs.append(tokens)
         if all(EOS in row for row in zip(*outputs)):
             break
-    return [codec.target.decode(row) for row in zip(*outputs)]
+    texts = [codec.target.decode(row[:limit]) for row, limit in zip(zip(*outputs), limits)]
+    return [text if line.strip() else "" for line, text in zip(lines, texts)]
 """

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,18 +118,24 @@ def test_graphs_of_another_model_are_noticed() -> None:
 
 def test_the_example_translates_like_nmt(tmp_path: Path) -> None:
     """The program in README.md gives the text of nmt-translate with a beam of 1."""
-    model = make_directory(tmp_path / "model", *trained_model())
-    output = tmp_path / "exported"
-    assert main(["--model", str(model), "--format", "onnx", "--output", str(output)]) == 0
-    verify(output)
-    program = (output / "README.md").read_text(encoding="utf-8").split("```python\n")[1]
-    program = program.split("```")[0]
-    assert program.count("\n") <= 40
-    names: dict[str, Any] = {}
-    exec(program.replace("the directory of this file", str(output)), names)  # noqa: S102
-    lines = random_lines(12, longest=9)
-    ours = Translator.load(model, device="cpu").translate(lines, beam=1)
-    assert names["translate"](lines) == [found.text for found in ours]
+    config, codec, trained = trained_model()
+    data = replace(config.data, max_length=6)
+    decode = replace(config.decode, max_length_ratio=0.5, max_length_extra=1)
+    lines = [*random_lines(12, longest=9), "", "  ", "\u3000", " ".join(["old"] * 120)]
+    programs = []
+    for name, own in (("all", config), ("short", replace(config, data=data, decode=decode))):
+        model = make_directory(tmp_path / name, own, codec, trained)
+        output = tmp_path / f"{name}-exported"
+        assert main(["--model", str(model), "--format", "onnx", "--output", str(output)]) == 0
+        verify(output)
+        text = (output / "README.md").read_text(encoding="utf-8")
+        programs.append(text.split("```python\n")[1].split("```")[0])
+        names: dict[str, Any] = {}
+        exec(programs[-1].replace("the directory of this file", str(output)), names)  # noqa: S102
+        ours = Translator.load(model, device="cpu").translate(lines, beam=1)
+        assert names["translate"](lines) == [found.text for found in ours]
+    program = programs[0]
+    assert program.count("\n") <= 42
     page = Path(__file__).parents[3] / "docs/import_export.md"
     assert program in page.read_text(encoding="utf-8")
 
@@ -145,7 +152,7 @@ def test_an_imported_model_in_onnx(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(program, names)  # noqa: S102
     recorded = json.loads((folder / "recorded.json").read_text(encoding="utf-8"))
-    assert names["translate"](recorded["lines"], longest=58) == recorded["greedy"]
+    assert names["translate"](recorded["lines"], ratio=0.0, extra=58) == recorded["greedy"]
 
 
 def test_eight_bits_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
