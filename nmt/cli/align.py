@@ -18,16 +18,17 @@ from nmt.cli.arguments import (
     add_on_bad_line,
     add_outside_kinds,
     add_path,
+    check_needs,
     check_outputs,
     new_parser,
     whole_number,
 )
 from nmt.cli.pair_arguments import (
     MODEL_HELP,
+    NEED_GOLD,
     add_gold,
     add_reading,
     add_weights,
-    check_needs,
     open_model,
     read_gold,
 )
@@ -44,6 +45,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nmt.cli.align")
 
+NEEDS = {
+    "--head": "--layer",
+    "--reverse-head": "--reverse-layer",
+    "--reverse-layer": "--reverse-model",
+    "--symmetrize": "--reverse-model",
+    **NEED_GOLD,
+}
 SAMPLE_PAIRS = 1000  # on which a head is chosen when there is no gold
 FEW_PAIRS = 50  # the choice is unreliable on fewer pairs
 
@@ -130,12 +138,7 @@ def add_reverse(parser: console.Parser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Reject options that do not belong together, before any work is done."""
-    check_needs(
-        arguments,
-        ("head", "layer"),
-        ("reverse_head", "reverse_layer"),
-        ("reverse_layer", "reverse_model"),
-    )
+    check_needs(arguments, NEEDS)
     if arguments.gold is not None and arguments.target is None:
         raise UserError("--gold: expected the annotated translation as --target")
     check_outputs(

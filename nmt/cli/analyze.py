@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt.cli import console
-from nmt.cli.arguments import add_number, add_outside_kinds, add_path, new_parser, whole_number
+from nmt.cli.arguments import (
+    add_number,
+    add_outside_kinds,
+    add_path,
+    check_needs,
+    new_parser,
+    whole_number,
+)
 from nmt.cli.output_directory import check_output
 from nmt.cli.pair_arguments import (
+    NEED_GOLD,
     add_gold,
     add_reading,
     add_weights,
-    check_needs,
     open_model,
     read_gold,
 )
@@ -110,9 +117,7 @@ def analyze(arguments: argparse.Namespace) -> None:
     names = model_names(arguments)
     output = arguments.output.resolve()
     check_output(output, "nmt-analyze", marker="analysis.json")
-    check_needs(arguments)
-    if arguments.weights != "attention" and arguments.gold is None:
-        raise UserError("--weights: expected --gold with it")
+    check_needs(arguments, {"--weights": "--gold", **NEED_GOLD})
     from nmt.analysis.results import Analysis
     from nmt.storage.directories import recover, replace_directory
 

@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -164,6 +164,26 @@ def add_outside_kinds(parser: argparse._ActionsContainer) -> None:
         metavar="MODULE:NAME",
         help="attention kinds from outside nmt that the model needs and whose code may be run",
     )
+
+
+def is_given(arguments: argparse.Namespace, option: str) -> bool:
+    """Whether the user gave an option such as --max-length; its default does not count."""
+    flag = getattr(arguments, option.removeprefix("--").replace("-", "_"), None)
+    return flag is True or option in arguments.given
+
+
+def check_needs(arguments: argparse.Namespace, needs: Mapping[str, str]) -> None:
+    """Reject an option that was given without the one that it needs to have an effect."""
+    for option, needed in needs.items():
+        if is_given(arguments, option) and not is_given(arguments, needed):
+            raise UserError(f"{option}: expected {needed} with it")
+
+
+def check_without(arguments: argparse.Namespace, reason: str, options: Iterable[str]) -> None:
+    """Reject options that have no effect, for a reason."""
+    for option in options:
+        if is_given(arguments, option):
+            raise UserError(f"{reason}: leave out {option}")
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:

@@ -4,13 +4,28 @@ import argparse
 import logging
 
 from nmt.cli import console
-from nmt.cli.arguments import add_choice, add_flag, add_number, check_outputs, reader
+from nmt.cli.arguments import (
+    add_choice,
+    add_flag,
+    add_number,
+    check_outputs,
+    check_without,
+    reader,
+)
 from nmt.config.limits import NonNegativeFloat
 from nmt.errors import UserError
 
 logger = logging.getLogger("nmt.cli.filter")
 
 WRITING_SYSTEMS = ("any", "latin", "han")
+RULES = (
+    *("--min-words", "--max-words", "--max-ratio", "--source-script", "--target-script"),
+    "--keep-duplicates",
+)
+WITH_MODEL = (
+    *("--model", "--kinds", "--max-length", "--batch-tokens", "--device", "--precision", "--ray"),
+    *("--output", "--keep-best", "--rank-by", "--labels", "--clean-label", "--json"),
+)
 
 
 def add_cleaning(parser: argparse.ArgumentParser) -> None:
@@ -29,10 +44,7 @@ def add_cleaning(parser: argparse.ArgumentParser) -> None:
 
 def clean_pairs(arguments: argparse.Namespace) -> None:
     """Write the pairs that are left, and log why the others are not."""
-    for name in ("model", "keep_best", "labels", "output", "json", "ray"):
-        if getattr(arguments, name):
-            flag = name.replace("_", "-")
-            raise UserError(f"--clean uses no model and has no scores: leave out --{flag}")
+    check_without(arguments, "--clean uses no model and has no scores", WITH_MODEL)
     kept = arguments.keep_source, arguments.keep_target
     if None in kept:
         raise UserError("--clean needs --keep-source FILE and --keep-target FILE")

@@ -46,11 +46,27 @@ class Version(argparse.Action):
         parser.exit()
 
 
+class Store(argparse.Action):
+    """An option with a value; its name is added to the set `given` of the arguments."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        namespace.given = namespace.given | {option_string}
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, and which knows --version."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self.register("action", None, Store)
+        self.set_defaults(given=frozenset())
         meaning = "print the version and exit"
         self.add_argument(
             "--version", action=Version, nargs=0, default=argparse.SUPPRESS, help=meaning

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli import console
-from nmt.cli.arguments import add_choice, add_outside_kinds, add_path, check_new_directory
+from nmt.cli.arguments import (
+    add_choice,
+    add_flag,
+    add_outside_kinds,
+    add_path,
+    check_new_directory,
+    check_without,
+)
 from nmt.cli.pair_arguments import MODEL_HELP
 from nmt.errors import UserError
 
@@ -44,10 +51,7 @@ def build_parser() -> console.Parser:
         "faster, but changes a few translations"
     )
     add_choice(parser, "--quantization", ("float32", "int8"), meaning)
-    meaning = "the same as --quantization int8"
-    parser.add_argument(
-        "--int8", dest="quantization", action="store_const", const="int8", help=meaning
-    )
+    add_flag(parser, "--int8", "the same as --quantization int8")
     return parser
 
 
@@ -55,6 +59,9 @@ def export(arguments: argparse.Namespace) -> None:
     """Check the output directory, load the model and write it."""
     output = Path(os.path.abspath(arguments.output))
     check_new_directory(output)
+    if arguments.int8:
+        check_without(arguments, "--int8", ["--quantization"])
+        arguments.quantization = "int8"
     from nmt.checkpoint.model_directory import load_model
     from nmt.checkpoint.selection import find_model
     from nmt.decoding.packed_export import export_packed

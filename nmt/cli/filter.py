@@ -18,12 +18,13 @@ from nmt.cli.arguments import (
     add_outside_kinds,
     add_path,
     add_ray,
+    check_needs,
     check_outputs,
     check_ray_device,
     new_parser,
     share,
 )
-from nmt.cli.cleaning import add_cleaning, clean_pairs, tell_kept
+from nmt.cli.cleaning import RULES, add_cleaning, clean_pairs, tell_kept
 from nmt.cli.pair_arguments import MODEL_HELP, add_reading, open_model
 from nmt.data.text import LineWriter, read_lines, read_text
 from nmt.errors import DataError, UserError
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
     from nmt.decoding.failures import LineFailures
 
 logger = logging.getLogger("nmt.cli.filter")
+
+NEEDS = {
+    **dict.fromkeys(RULES, "--clean"),
+    "--rank-by": "--keep-best",
+    "--clean-label": "--labels",
+}
 
 DESCRIPTION = """\
 Score every pair of a parallel corpus with a model. The output is a table of tab-separated values
@@ -113,6 +120,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     """Reject options that do not belong together, before any work is done."""
     if arguments.model is None:
         raise UserError("--model DIR is needed to score pairs (with --clean no model is)")
+    check_needs(arguments, NEEDS)
     kept = (arguments.keep_best, arguments.keep_source, arguments.keep_target)
     if any(part is not None for part in kept) and any(part is None for part in kept):
         raise UserError(
@@ -184,7 +192,9 @@ def check_ranking(
 
 
 def read_labels(arguments: argparse.Namespace) -> list[str]:
-    """The labels; they must include that of clean pairs and others."""
+    """The labels, one per pair; they must include that of clean pairs and others."""
+    from nmt.analysis.pairs import read_side_by_side
+
     labels = [line.strip() for line in read_text(arguments.labels)]
     for number, label in enumerate(labels, start=1):
         if not label or " " in label or "\t" in label:
@@ -194,6 +204,11 @@ def read_labels(arguments: argparse.Namespace) -> list[str]:
         raise DataError(
             f"{arguments.labels}: expected the label {arguments.clean_label!r} and others, got "
             f"{', '.join(kinds[:10])}; --clean-label names the label of good pairs"
+        )
+    count = sum(1 for _ in read_side_by_side(arguments.source, arguments.target, read_lines))
+    if len(labels) != count:
+        raise DataError(
+            f"{arguments.labels}: expected a label for each of {count} pairs, got {len(labels)}"
         )
     return labels
 
@@ -276,11 +291,6 @@ def label_report(
     """The areas under the ROC curve, which are also logged as a table."""
     from nmt.analysis.filtering import areas_by_label
 
-    count = len(goodness[arguments.rank_by])
-    if len(labels) != count:
-        raise DataError(
-            f"{arguments.labels}: expected a label for each of {count} pairs, got {len(labels)}"
-        )
     areas = areas_by_label(goodness, labels, clean_label=arguments.clean_label)
     counts = Counter(labels)
     kinds = list(next(iter(areas.values())))

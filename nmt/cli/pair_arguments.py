@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from nmt.analysis.gold import Gold
     from nmt.checkpoint.model_directory import LoadedModel
 
+# Options without an effect unless --gold is given, too.
+NEED_GOLD = dict.fromkeys(
+    ("--gold-possible", "--gold-order", "--gold-index", "--development"), "--gold"
+)
 MODEL_HELP = (
     "a model directory, or a run directory: the better one of its average and its best model, else "
     "its newest checkpoint"
@@ -71,15 +75,6 @@ def add_weights(group: argparse._ArgumentGroup) -> None:
         "length of the value after the output projection (Kobayashi et al. 2020)"
     )
     add_choice(group, "--weights", ("attention", "norm"), meaning)
-
-
-def check_needs(arguments: argparse.Namespace, *needs: tuple[str, str]) -> None:
-    """Reject the first option of a pair if the second one was not given."""
-    for name, other in (*needs, ("gold_possible", "gold"), ("development", "gold")):
-        if getattr(arguments, name) is not None and getattr(arguments, other) is None:
-            raise UserError(
-                f"--{name.replace('_', '-')}: expected --{other.replace('_', '-')} with it"
-            )
 
 
 def read_gold(arguments: argparse.Namespace, *, max_pairs: int | None = None) -> "Gold | None":

@@ -11,7 +11,7 @@ from typing import Any
 
 from nmt import evaluation
 from nmt.cli import console
-from nmt.cli.arguments import add_flag, add_number, add_path, new_parser
+from nmt.cli.arguments import add_flag, add_number, add_path, check_needs, new_parser
 from nmt.data.text import read_text
 from nmt.errors import DataError
 from nmt.evaluation import Comparison
@@ -172,6 +172,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
             raise DataError(f"{option} needs at least two --hypothesis files, got one")
     if arguments.paired and not arguments.metrics:
         raise DataError("--paired tests SacreBLEU metrics: name at least one after --metrics")
+    check_needs(arguments, dict.fromkeys(("--samples", "--seed"), "--paired"))
 
 
 def _read(path: Path) -> list[str]:

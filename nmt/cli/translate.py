@@ -16,15 +16,22 @@ from nmt.cli.arguments import (
     add_outside_kinds,
     add_precision,
     add_ray,
+    check_needs,
     check_outputs,
     check_ray_device,
+    check_without,
     devices,
     given_fields,
     positive,
     processes,
     whole_number,
 )
-from nmt.config.search_options import DecodeConfig, Sampling, SearchOptions
+from nmt.config.search_options import (
+    DecodeConfig,
+    Sampling,
+    SearchOptions,
+    command_line_fields,
+)
 from nmt.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,6 +44,22 @@ if TYPE_CHECKING:
     from nmt.decoding.workers import WorkerSettings
 
 logger = logging.getLogger("nmt.cli.translate")
+
+NEEDS = {
+    **dict.fromkeys(("--top-k", "--top-p", "--seed"), "--sample"),
+    **dict.fromkeys(("--layer", "--head", "--normal"), "--alignments"),
+    "--attention-types": "--attention",
+}
+# Options without an effect on the scores of given text, which --batch-tokens has.
+OF_SEARCH = [
+    *("--prefix", "--alignments", "--scores", "--fast"),
+    *(
+        f"--{flag.replace('_', '-')}"
+        for section in (SearchOptions, Sampling)
+        for flag, _ in command_line_fields(section)
+        if flag != "batch_tokens"
+    ),
+]
 
 DESCRIPTION = """\
 Translate raw text, one line for each input line, in order: an empty line for a blank one. Lines are
@@ -107,8 +130,8 @@ def build_parser() -> console.Parser:
         metavar="H",
         help="align by this head (default: the mean of all)",
     )
-    add("--unshifted", action="store_true", help="align a word by the attention of the step that "
-        "predicts it, not of the next one, which reads it")  # fmt: skip
+    add("--normal", "--unshifted", action="store_true", help="align a word by the attention of the "
+        "step that predicts it, not of the next one, which reads it")  # fmt: skip
     add("--attention", type=Path, metavar="FILE", help="attention of all layers and heads, of "
         "translations or of the text of --score-only: .npz with cross/n [layers, heads, target, "
         "source], source/n and target/n (subwords) for output line n from 1, or .jsonl with the "
@@ -145,21 +168,11 @@ def check(arguments: argparse.Namespace) -> None:
     """Raise for options that do not go together."""
     if arguments.ray is not None:
         check_ray(arguments)
-    if arguments.temperature is None and not (arguments.top_k is arguments.top_p is None):
-        raise UserError("--top-k and --top-p filter samples: give --sample TEMPERATURE, too")
+    check_needs(arguments, NEEDS)
     if arguments.score_only is not None:
-        for name in ("alignments", "prefix", "temperature", "scores", "nbest"):
-            if getattr(arguments, name):
-                flag = "sample" if name == "temperature" else name
-                raise UserError(f"--score-only writes scores of given text: leave out --{flag}")
+        check_without(arguments, "--score-only writes scores of given text", OF_SEARCH)
         if (arguments.workers or 1) > 1:
             raise UserError("--score-only: leave out --workers")
-    if arguments.attention_types and arguments.attention is None:
-        raise UserError("--attention-types: expected --attention FILE with it")
-    if arguments.alignments is None and (
-        arguments.layer is not None or arguments.head is not None or arguments.unshifted
-    ):
-        raise UserError("--layer, --head and --unshifted choose alignments: give --alignments FILE")
     check_outputs(
         [arguments.output, arguments.alignments, arguments.attention],
         [arguments.input, arguments.prefix, arguments.score_only],
@@ -170,9 +183,7 @@ def check_ray(arguments: argparse.Namespace) -> None:
     """Raise for options that --ray does not take."""
     if arguments.input is None:
         raise UserError("--ray reads blocks of a file: give --input FILE")
-    for name in ("score_only", "buffer"):
-        if getattr(arguments, name) is not None:
-            raise UserError(f"--ray: leave out --{name.replace('_', '-')}")
+    check_without(arguments, "--ray", ("--score-only", "--buffer"))
     check_ray_device(arguments.device)
 
 
@@ -379,13 +390,18 @@ def decode_config(model: Path) -> DecodeConfig:
 def make_options(arguments: argparse.Namespace, model: Path) -> SearchOptions:
     """The options of the command line over those of the first model."""
     sampling = given_fields(arguments, Sampling)
-    return replace(
-        SearchOptions.of(decode_config(model)),
-        sampling=Sampling(**sampling) if arguments.temperature is not None else None,
-        fast=arguments.fast,
-        fill_memory=arguments.batch_tokens is None,
-        **given_fields(arguments, SearchOptions),
-    )
+    defaults = SearchOptions.of(decode_config(model))
+    try:
+        return replace(
+            defaults,
+            sampling=Sampling(**sampling) if arguments.temperature is not None else None,
+            fast=arguments.fast,
+            fill_memory=arguments.batch_tokens is None,
+            **given_fields(arguments, SearchOptions),
+        )
+    except UserError as error:
+        field, _, problem = str(error).partition(":")
+        raise UserError(f"--{field.replace('_', '-')}:{problem}") from error
 
 
 def attention_types(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -401,9 +417,9 @@ def choose_head(arguments: argparse.Namespace, model: Path) -> "AlignmentHead | 
 
     if arguments.alignments is None:
         return None
-    if arguments.layer is None and arguments.head is None and not arguments.unshifted:
+    if arguments.layer is None and arguments.head is None and not arguments.normal:
         return recommended_head(model)
-    return AlignmentHead(arguments.layer, arguments.head, shifted=not arguments.unshifted)
+    return AlignmentHead(arguments.layer, arguments.head, shifted=not arguments.normal)
 
 
 if __name__ == "__main__":

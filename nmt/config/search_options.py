@@ -145,6 +145,11 @@ class SearchOptions(DecodeConfig):
         check_fields(self)
         if self.sampling is None and self.nbest > self.beam:
             raise UserError(f"nbest: expected at most the beam ({self.beam}), got {self.nbest}")
+        if self.max_length is not None and self.min_length > self.max_length:
+            raise UserError(
+                f"min_length: expected at most the maximum length ({self.max_length}), got "
+                f"{self.min_length}"
+            )
 
     @classmethod
     def of(cls, config: DecodeConfig) -> "SearchOptions":

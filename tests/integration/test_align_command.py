@@ -199,6 +199,8 @@ def test_too_long_pairs_get_an_empty_line_and_a_warning(
         (["--layer=2"], "--layer: expected 0 to 1 for this model, got 2"),
         (["--layer=0", "--head=4"], "--head: expected 0 to 3 for this model, got 4"),
         (["--development=3"], "--development: expected --gold with it"),
+        (["--gold-index=0"], "--gold-index: expected --gold with it"),
+        (["--symmetrize=union"], "--symmetrize: expected --reverse-model with it"),
         (["--gold=GOLD", "--development=9"], "expected fewer than the 2 pairs"),
         (["--gold=GOLD"], "expected a line for each of 11 pairs, got 2"),
         (["--gold=FAR"], "FAR:1: a link joins source word 0 and target word 99"),

@@ -180,7 +180,10 @@ def test_a_layer_without_nulls_ranks_nothing(
     ("options", "message"),
     [
         (["--keep-best=0.5"], "belong together"),
-        (["--rank-by=beauty"], "--rank-by: expected one of null_rate, null_rate_layer_0"),
+        (
+            ["--rank-by=beauty", "--keep-best=0.5", "--keep-source=a", "--keep-target=b"],
+            "--rank-by: expected one of null_rate, null_rate_layer_0",
+        ),
         (["--output=target"], "is also another file of this command"),
         (["--labels=GOOD"], "expected the label 'clean' and others, got fine, noise"),
         (["--labels=FEW"], "expected a label for each of 10 pairs, got 2"),
@@ -265,6 +268,12 @@ def test_cleaning_needs_no_model(tmp_path: Path, capfd: pytest.CaptureFixture[st
     [
         (["--clean"], "--clean needs --keep-source FILE and --keep-target FILE"),
         (["--clean", "--model=x"], "leave out --model"),
+        (["--clean", "--rank-by=null_rate"], "leave out --rank-by"),
+        (["--clean", "--device=auto"], "leave out --device"),
+        (["--model=x", "--max-words=250"], "--max-words: expected --clean with it"),
+        (["--model=x", "--keep-duplicates"], "--keep-duplicates: expected --clean with it"),
+        (["--model=x", "--rank-by=null_rate"], "--rank-by: expected --keep-best with it"),
+        (["--model=x", "--clean-label=good"], "--clean-label: expected --labels with it"),
         ([], "--model DIR is needed"),
     ],
 )

@@ -389,6 +389,8 @@ class TestErrors:
             (["--seed", "0"], "expected a whole number (at least 1"),
             (["--samples", "-3"], "expected"),
             (["--samples", "many"], "expected a whole number, got 'many'"),
+            (["--samples", "100"], "--samples: expected --paired with it"),
+            (["--seed", "12345"], "--seed: expected --paired with it"),
             (["--width", "99"], "99"),
             (["--language-pair", "german"], "such as en-de, got german"),
             (["--test-set", "wmt16", "--language-pair", "ro-en"], "not allowed with"),

@@ -241,7 +241,7 @@ def test_the_attention_of_given_text_is_that_of_the_same_translation(
 
 def test_attention_types_need_a_file(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", str(model), "--attention-types", "cross"]) == 2
-    assert "--attention-types: expected --attention FILE" in capsys.readouterr().err
+    assert "--attention-types: expected --attention with it" in capsys.readouterr().err
 
 
 def test_ensembles(model: Path, tmp_path: Path, expected: list[str]) -> None:
@@ -428,7 +428,12 @@ def test_a_failed_line_has_no_score(broken: Path, tmp_path: Path) -> None:
         (["--threads", "100000"], "--threads"),
         (["--buffer", "0x10"], "--buffer"),
         (["--top-k", "3"], "--sample"),
-        (["--nbest", "9"], "nbest: expected at most the beam (4), got 9"),
+        (["--seed", "4"], "--seed: expected --sample with it"),
+        (["--nbest", "9"], "--nbest: expected at most the beam (4), got 9"),
+        (
+            ["--min-length", "20", "--max-length", "5"],
+            "--min-length: expected at most the maximum length (5), got 20",
+        ),
         (["--alignments", "links", "--layer", "7"], "--layer: expected 0 to 1"),
         (["--layer", "0"], "--alignments"),
         (["--attention", "weights.txt"], ".npz or .jsonl"),
@@ -440,6 +445,8 @@ def test_a_failed_line_has_no_score(broken: Path, tmp_path: Path) -> None:
         (["--prefix", "same", "--output", "same"], "is also another file"),
         (["--score-only", "same", "--output", "same"], "is also another file"),
         (["--score-only", "x", "--scores"], "--score-only"),
+        (["--score-only", "x", "--beam", "7"], "given text: leave out --beam"),
+        (["--score-only", "x", "--sample", "1"], "given text: leave out --sample"),
     ],
 )
 def test_mistakes_are_one_line(
