@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
 
-from nmt.ops.attention import growing_attention, growing_attention_reference
+from nmt.ops.attention import attention, growing_attention, growing_attention_reference
 from nmt.ops.attention_call import AttentionCall, Past
 from nmt.ops.backend import force_backend
 from nmt.ops.entmax import entmax
@@ -21,6 +24,7 @@ from nmt.ops.score_mappings import (
     masked_softmax,
 )
 from nmt.ops.triton.attention import FusedCall, attend, attend_backward, split
+from nmt.ops.triton.products import product_norm
 
 MAPS = [
     "softmax",
@@ -285,6 +289,72 @@ def test_keys_and_values_may_be_a_part_of_a_wider_matrix(shape: str) -> None:
         grads, _ = attend_backward(call, query_key_value, state, output)
         found.append([output, *grads])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("keys", [5, 40])
+def test_a_query_may_be_a_part_of_a_wider_matrix(keys: int) -> None:
+    call = AttentionCall(Softmax(), heads=2, scale=0.25, dropout=0.0, training=True)
+    query, key_value = torch.randn(2, 8, 64)[..., :32], torch.randn(2, keys, 64)
+    found = []
+    for backend in ("triton", "reference"):
+        inputs = [query.detach().requires_grad_(), key_value.clone().requires_grad_()]
+        assert not inputs[0].is_contiguous()
+        with force_backend(backend):
+            output = attention(call, tuple(inputs), None, ())
+        found.append([output, *torch.autograd.grad(output.square().sum(), inputs)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments by name, `grid` among them, of all launches; no kernel runs."""
+    found: list[dict[str, Any]] = []
+
+    def run(_kernel: object, *_arguments: object, **named: Any) -> None:
+        found.append(named)
+
+    monkeypatch.setattr(InterpretedFunction, "run", run)
+    return found
+
+
+@pytest.mark.parametrize("length", [8, 40])
+def test_more_heads_of_sentences_than_cuda_has_places_on_the_second_axis(
+    length: int, launches: list[dict[str, Any]]
+) -> None:
+    call = replace(make_call("entmax15", "one_tile")[0], heads=8, visible=None, parameters=None)
+    projections = [torch.empty(8192, length, 3 * 8)]
+    output, state = attend(call, *split(projections, call.heads))
+    attend_backward(call, projections, state, output)
+    assert len(launches) == (2 if length == 8 else 3)
+    for launch in launches:
+        assert launch["grid"][0] >= 8 * 8192
+        assert all(size <= 65_535 for size in launch["grid"][1:])
+
+
+@pytest.mark.parametrize("override", ["", "0"])
+def test_the_environment_keeps_products_exact(
+    override: str, launches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=True))
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+    call, projections = make_call("softmax", "one_tile")
+    attend(call, *split(projections, call.heads))
+    vector, matrix = torch.empty(16), torch.empty(16, 16)
+    product_norm(matrix, matrix, vector, matrix, vector, vector, None, None, 1e-5)
+    assert [launch["IEEE"] for launch in launches] == [override == "0"] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("beta", [2e-7, 1e-5])
+@pytest.mark.parametrize("keys", [40, 530])
+def test_rows_sum_to_1_near_alpha_1_in_half_precision(
+    keys: int, beta: float, dtype: torch.dtype
+) -> None:
+    call = replace(make_call("entmax", "one_tile")[0], visible=None, parameters=None, fixed=beta)
+    query, key = torch.randn(1, 2, 16, 16).to(dtype), torch.randn(1, 2, keys, 16).to(dtype)
+    output, _ = attend(call, 3.0 * query, key, torch.ones_like(key))
+    torch.testing.assert_close(output, torch.ones_like(output), atol=TOLERANCE[dtype], rtol=0.0)
 
 
 @pytest.mark.parametrize("kind", [Softmax(), Entmax(1.5), TopK(2)])

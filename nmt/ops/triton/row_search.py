@@ -9,6 +9,7 @@ import triton.language as tl
 
 from nmt.ops.triton.mappings import (
     ENTMAX,
+    FAST_FROM,
     LOG2_E,
     SOFTMAX,
     TOP_K,
@@ -140,12 +141,13 @@ def find_inner(
             moving = tl.max((total > accepted_sum(parameter, MAP)).to(tl.int32), 0)
             moving = tl.where(number == 0, 1, moving)
             number += 1
-        if (MAP == ENTMAX) & (not FAST):  # half precision hides what is left
+        # Half precision hides what is left, unless alpha is close to 1.
+        if (MAP == ENTMAX) & ((not FAST) | (parameter <= FAST_FROM)):
             total, slope = row_pair(
                 tiles, q, K, mask, rows, mask_query, mask_key, key_step, queries, keys, scale, top,
                 inner, parameter, DIM, WIDTH, N, SUMS, MAP, MASK_FORM, IEEE, FAST, TILES,
             )  # fmt: skip
-            inner = newton_step(inner, total, slope, parameter, MAP, FAST)
+            inner = newton_step(inner, total, slope, parameter, MAP, False)
         return inner
 
 
