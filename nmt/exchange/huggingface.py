@@ -73,14 +73,22 @@ REPEATED = (
 
 @dataclass(frozen=True)
 class FolderSettings(ForeignSettings):
-    """config.json and generation_config.json of a folder."""
+    """config.json, generation_config.json and tokenizer_config.json of a folder."""
 
     generation: Mapping[str, Any]
+    tokenizer: Mapping[str, Any]
 
     def number(self, key: str, default: float) -> float:
         """A value of config.json that is a number."""
         value = self.values.get(key, default)
         return float(value) if type(value) is int else float(self.get(key, float, default))
+
+    @property
+    def longest_source(self) -> int:
+        """The most subwords of a source, without its end."""
+        positions = int(self.get("max_position_embeddings", int, 512))
+        stated = self.tokenizer.get("model_max_length")  # it may be about 1e30, for no limit
+        return min(positions, stated if type(stated) is int and stated > 1 else positions) - 1
 
     def both(self, key: str) -> int:
         """A size that encoder and decoder have to share."""
@@ -105,7 +113,7 @@ def import_huggingface(folder: Path, output: Path, *, languages: Mapping[Side, s
         model,
         read_decode_config(settings),
         codec,
-        max_length=settings.get("max_position_embeddings", int, 512),
+        max_length=settings.longest_source,
         name=settings.name,
         output=output,
     )
@@ -134,9 +142,13 @@ def read_settings(folder: Path) -> FolderSettings:
     kind = values.get("model_type")
     if kind != MODEL_TYPE:
         raise DataError(f"{path}: model_type: expected {MODEL_TYPE}, got {kind!r:.80}")
-    generation = folder / "generation_config.json"
-    more = read_json(generation) if generation.exists() else values
-    return FolderSettings(str(path), values, more)
+    generation, tokenizer = folder / "generation_config.json", folder / "tokenizer_config.json"
+    return FolderSettings(
+        str(path),
+        values,
+        read_json(generation) if generation.exists() else values,
+        read_json(tokenizer) if tokenizer.exists() else {},
+    )
 
 
 def read_model_config(
@@ -195,8 +207,7 @@ def read_codec(
     folder: Path, settings: FolderSettings, languages: Mapping[Side, str | None]
 ) -> tuple[Codec, dict[Side, ForeignVocabulary]]:
     """Two sentencepiece models, and the ids of their pieces."""
-    described = folder / "tokenizer_config.json"
-    tokenizer = read_json(described) if described.exists() else {}
+    tokenizer = settings.tokenizer
     separate = tokenizer.get("separate_vocabs", False) is True
     files: dict[Side, Path] = {
         "source": folder / "vocab.json",

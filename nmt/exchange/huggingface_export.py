@@ -14,7 +14,7 @@ from nmt.data.codec import LineCodec
 from nmt.data.text import SIDES
 from nmt.data.vocabulary import BOS, CONTROL, EOS, PAD, UNK, Vocabulary
 from nmt.errors import UserError
-from nmt.exchange.exporting import check_attention
+from nmt.exchange.exporting import check_attention, position_count
 from nmt.exchange.huggingface import (
     EARLY_STOPPING,
     MODEL_TYPE,
@@ -84,7 +84,7 @@ def settings(loaded: LoadedModel) -> dict[str, Any]:
         "scale_embedding": config.scale_embeddings,
         "share_encoder_decoder_embeddings": config.tie_embeddings == "all",
         "tie_word_embeddings": config.tie_embeddings != "none",
-        "max_position_embeddings": position_count(loaded),
+        "max_position_embeddings": position_count(loaded.config),
         **symbols,
     }
     generation = {
@@ -92,15 +92,10 @@ def settings(loaded: LoadedModel) -> dict[str, Any]:
         "num_beams": decode.beam,
         "length_penalty": decode.length_penalty,
         "early_stopping": EARLY_STOPPING.get(decode.early_stop, "never"),
-        "max_length": position_count(loaded),
+        "max_length": position_count(loaded.config) + 1,  # it counts the start and the end
         "bad_words_ids": BAD_WORDS_IDS,
     }
     return {"config.json": model, "generation_config.json": generation}
-
-
-def position_count(loaded: LoadedModel) -> int:
-    """The positions of the longest source and its end."""
-    return loaded.config.data.max_length + 1
 
 
 def vocabularies(loaded: LoadedModel) -> dict[str, Any]:
@@ -115,7 +110,7 @@ def vocabularies(loaded: LoadedModel) -> dict[str, Any]:
             "target_lang": codec.target.spec.language,
             "separate_vocabs": separate,
             "additional_special_tokens": [CONTROL[BOS]],
-            "model_max_length": position_count(loaded),
+            "model_max_length": loaded.config.data.max_length + 1,  # it counts the end
             **{f"{name}_token": CONTROL[row] for name, row in TOKEN_ROWS.items()},
         },
     }
@@ -155,7 +150,7 @@ def weights(loaded: LoadedModel) -> dict[str, Tensor]:
     size = len(model.output_weight)
     found["final_logits_bias"] = torch.zeros(1, size) if bias is None else bias.detach()[None]
     for name in POSITIONS:
-        found[name] = sinusoids(torch.arange(position_count(loaded)), model.config)
+        found[name] = sinusoids(torch.arange(position_count(loaded.config)), model.config)
     return found
 
 

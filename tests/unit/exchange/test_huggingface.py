@@ -68,6 +68,7 @@ def test_options_are_those_of_the_folder(imported: Path) -> None:
     config = loaded.config
     assert (config.data.source_language, config.data.target_language) == ("en", "de")
     assert (config.decode.beam, config.decode.normalization) == (3, "length")
+    assert config.data.max_length == 127  # of 128 positions, without the end
     assert config.model.feed_forward_activation == "swish"
     probabilities = loaded.model.logits(torch.randn(50, 16)).softmax(-1)
     assert (probabilities[:, PAD] == 0).all()  # transformers has no such row

@@ -44,6 +44,7 @@ def test_there_and_back_again(tmp_path: Path) -> None:
     assert import_folder(folder, second) == 0
     before, after = load_model(first), load_model(second)
     assert before.model.config == after.model.config
+    assert before.config.data.max_length == after.config.data.max_length
     assert before.codec.source.vocabulary == after.codec.source.vocabulary
     for name, weight in before.model.state_dict().items():
         assert torch.equal(weight, after.model.state_dict()[name]), name
@@ -87,8 +88,13 @@ def test_folder_of_a_model_of_ours(tmp_path: Path) -> None:
         "decoder_start_token_id": 1,
         "share_encoder_decoder_embeddings": False,
         "scale_embedding": True,
+        "max_position_embeddings": 2 * 256 + 50 + 1,
     }
     assert expected.items() <= settings.items()
+    generation = json.loads((tmp_path / "folder/generation_config.json").read_text())
+    assert generation["max_length"] == 1 + 2 * 256 + 50 + 1  # start, subwords and end
+    tokenizer = json.loads((tmp_path / "folder/tokenizer_config.json").read_text())
+    assert tokenizer["model_max_length"] == 256 + 1
     with safe_open(tmp_path / "folder/model.safetensors", "pt") as file:
         fused = model.state_dict()["decoder.0.cross_attention.key_value.weight"]
         key, value = (
