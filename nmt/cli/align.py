@@ -34,6 +34,7 @@ from nmt.cli.pair_arguments import (
 )
 from nmt.data.text import BAD_LINES, LineWriter, read_lines, read_text
 from nmt.errors import UserError
+from nmt.languages import TWO_LETTERS, moses_language
 from nmt.tables import Table
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ def align(arguments: argparse.Namespace) -> None:
 
     gold = read_gold(arguments)
     aligners = open_aligners(arguments)
+    check_directions(aligners)
     wanted = [wanted_head(arguments, aligner) for aligner in aligners]
     if arguments.target is None:
         arguments.target = arguments.translate_to
@@ -192,6 +194,19 @@ def open_aligners(arguments: argparse.Namespace) -> "list[Aligner]":
         for reverse, path in paths.items()
         if path is not None
     ]
+
+
+def check_directions(aligners: "Sequence[Aligner]") -> None:
+    """Reject a reverse model whose languages, as far as codes tell, are not those of the other."""
+    for aligner, other in itertools.permutations(aligners, 2):
+        data = aligner.loaded.config.data
+        code, expected = data.source_language, other.loaded.config.data.target_language
+        known = {moses_language(code), moses_language(expected)} & TWO_LETTERS
+        if len(known) == 2:
+            raise UserError(
+                f"{aligner.loaded.path} translates from {code}, but {other.loaded.path} into "
+                f"{expected}: --reverse-model needs a model of the other direction"
+            )
 
 
 def wanted_head(arguments: argparse.Namespace, aligner: "Aligner") -> "AlignmentHead | None":

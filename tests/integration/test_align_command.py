@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, seed in (("forward", 1), ("reverse", 2)):
         config = make_config("rela-g", subword="bpe")
         codec = make_codec(config)
-        make_directory(folder / name, config, codec, make_model(config, codec, seed=seed))
+        model = make_model(config, codec, seed=seed)
+        if name == "reverse":
+            languages = {"source_language": "deu", "target_language": "en-GB"}
+            config = replace(config, data=replace(config.data, **languages))
+        make_directory(folder / name, config, codec, model)
     (folder / "source").write_text("".join(f"{line}\n" for line in SOURCE), encoding="utf-8")
     (folder / "target").write_text("".join(f"{line}\n" for line in TARGET), encoding="utf-8")
     return folder
@@ -201,6 +206,10 @@ def test_too_long_pairs_get_an_empty_line_and_a_warning(
         (["--development=3"], "--development: expected --gold with it"),
         (["--gold-index=0"], "--gold-index: expected --gold with it"),
         (["--symmetrize=union"], "--symmetrize: expected --reverse-model with it"),
+        (
+            ["--reverse-model=forward"],
+            "translates from en, but forward into de: --reverse-model needs a model of the other",
+        ),
         (["--gold=GOLD", "--development=9"], "expected fewer than the 2 pairs"),
         (["--gold=GOLD"], "expected a line for each of 11 pairs, got 2"),
         (["--gold=FAR"], "FAR:1: a link joins source word 0 and target word 99"),
