@@ -1,7 +1,8 @@
 """Keys of clients, each with the requests per minute that it allows.
 
-A line of the file is `NAME KEY [REQUESTS_PER_MINUTE]`; `#` begins a comment. Logs and metrics have
-the names, never the keys.
+A line of the file is `NAME KEY [REQUESTS_PER_MINUTE]`; `#` begins a comment at the start of a line
+or after white space, and is part of a key elsewhere. Logs and metrics have the names, never the
+keys.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ from nmt.errors import DataError
 from nmt.serving.waiting import RefusedError
 
 KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+COMMENT = re.compile(r"(^|\s)#.*")
 LEAST_LENGTH = 16  # characters of a key
 MAX_RATE = 1_000_000
 
@@ -60,7 +62,7 @@ class Keys:
         """The keys of a file."""
         keys: dict[str, Key] = {}
         for number, line in enumerate(read_text(path), 1):
-            fields = line.partition("#")[0].split()
+            fields = COMMENT.sub("", line).split()
             if not fields:
                 continue
             key = read_key(fields, f"{path}:{number}")

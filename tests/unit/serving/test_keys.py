@@ -28,6 +28,15 @@ def test_a_key_gives_the_name_of_its_client_and_is_refilled(tmp_path: Path) -> N
         assert refused.value.status == 403
 
 
+def test_a_hash_within_a_key_is_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f" # all\none {KEY}#more 60 #two {KEY}\n#\n", encoding="utf-8")
+    keys = Keys.read(path)
+    assert keys.check(f"{KEY}#more") == "one"
+    with pytest.raises(RefusedError):
+        keys.check(KEY)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
