@@ -9,7 +9,12 @@ from nmt.errors import UserError
 from nmt.model.attention import HeadParameters
 from nmt.model.norms import HeadNorm
 from nmt.model.transformer import Transformer
-from nmt.ops.cuda_device import cuda_problem, has_bfloat16, set_cuda_defaults
+from nmt.ops.cuda_device import (
+    cuda_problem,
+    has_bfloat16,
+    set_cuda_defaults,
+    warn_of_unused_card,
+)
 
 
 def find_devices(names: str) -> list[torch.device]:
@@ -21,6 +26,8 @@ def find_devices(names: str) -> list[torch.device]:
     found: list[torch.device] = []
     for name in names.split(","):
         problem = None if name == "cpu" else cuda_problem()
+        if name == "auto" and problem is not None:
+            warn_of_unused_card(problem)
         if name == "cpu" or (name == "auto" and problem is not None):
             found.append(torch.device("cpu"))
         elif problem is not None:

@@ -1,11 +1,15 @@
 """Whether this process can compute on a CUDA device, and how torch computes there."""
 
+import functools
+import logging
 import os
 import subprocess
 import warnings
 from pathlib import Path
 
 import torch
+
+logger = logging.getLogger(__name__)
 
 BFLOAT16_FROM = (8, 0)  # the compute capability of Ampere: the first with products in bfloat16
 # The last wheels with kernels for the cards of 2014 to 2018 are those for CUDA 12.6.
@@ -96,6 +100,15 @@ def visible_card(devices: Path = Path("/dev")) -> str | None:
     if cards:
         return cards[0].partition(" (UUID")[0]
     return next((str(path) for path in sorted(devices.glob("nvidia[0-9]*"))), None)
+
+
+@functools.cache
+def warn_of_unused_card(problem: str) -> None:
+    """Say, once, that the CPU computes although there is a card, because of a problem."""
+    if (card := visible_card()) is not None:
+        logger.warning(
+            "computing on the CPU although there is %s, which torch cannot use: %s", card, problem
+        )
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -1,7 +1,6 @@
 """Several processes as one: who we are, and the few things that processes tell each other."""
 
 import json
-import logging
 import os
 import re
 import socket
@@ -21,11 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nmt.config.config import TrainConfig
 from nmt.errors import ConfigError, UserError
-from nmt.ops.cuda_device import cuda_problem, set_cuda_defaults, visible_card
+from nmt.ops.cuda_device import cuda_problem, set_cuda_defaults, warn_of_unused_card
 from nmt.training.interfaces import check_interface
 from nmt.training.lifeline import EXIT_CODE, Lifeline, end_stopped, is_alive, lost_message
-
-logger = logging.getLogger(__name__)
 
 # Processes that are alive wait for each other this long: until all have started, until the others
 # have read data, validated or saved, and until the others have computed (perhaps compiled) a pass.
@@ -101,12 +98,8 @@ def choose_device(name: str, local_rank: int) -> torch.device:
             "shows more; train.device=cpu trains on the CPU)"
         )
     if name == "cpu" or problem is not None:
-        if name == "auto" and (card := visible_card()) is not None:
-            logger.warning(
-                "training on the CPU although there is %s, which torch cannot use: %s",
-                card,
-                problem,
-            )
+        if name == "auto" and problem is not None:
+            warn_of_unused_card(problem)
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(

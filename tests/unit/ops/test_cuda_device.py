@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt.decoding.devices import find_device
 from nmt.ops.cuda import old_card
-from nmt.ops.cuda_device import cuda_problem, runs_on, set_cuda_defaults, tf32_is_on, visible_card
+from nmt.ops.cuda_device import (
+    cuda_problem,
+    runs_on,
+    set_cuda_defaults,
+    tf32_is_on,
+    visible_card,
+    warn_of_unused_card,
+)
 
 PYPI_BUILD = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 
@@ -85,6 +93,22 @@ def test_a_card_is_seen_by_its_tool_or_its_device_file(
     assert visible_card(tmp_path) == "GPU 0: NVIDIA A100-SXM4-40GB"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert visible_card(tmp_path) is None
+
+
+def test_auto_says_once_that_a_card_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    warn_of_unused_card.cache_clear()
+    write_tool(tmp_path)
+    for _ in range(2):
+        assert find_device("auto") == find_device("cpu") == torch.device("cpu")
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert "on the CPU although there is GPU 0: NVIDIA A100-SXM4-40GB, which torch" in message
+    warn_of_unused_card.cache_clear()
 
 
 def write_tool(directory: Path) -> None:
