@@ -68,6 +68,8 @@ class Keys:
             key = read_key(fields, f"{path}:{number}")
             if key.name in keys:
                 raise DataError(f"{path}:{number}: there is another key of the name {key.name}")
+            if same := [other.name for other in keys.values() if other.digest == key.digest]:
+                raise DataError(f"{path}:{number}: the key of {key.name} is that of {same[0]}, too")
             keys[key.name] = key
         if not keys:
             raise DataError(f"{path}: expected lines `NAME KEY [REQUESTS_PER_MINUTE]`, found none")

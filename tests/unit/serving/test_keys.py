@@ -43,6 +43,7 @@ def test_a_hash_within_a_key_is_part_of_it(tmp_path: Path) -> None:
         ("", "expected lines"),
         ("one\n", ":1: expected `NAME KEY"),
         (f"a {KEY}\na {KEY}\n", ":2: there is another key of the name a"),
+        (f"a {KEY}\nb {KEY}x\nc {KEY} 60\n", ":3: the key of c is that of a, too"),
         (f"a {KEY} 0\n", "1 to 1,000,000 requests"),
         (f"a {KEY} ten\n", "1 to 1,000,000 requests"),
         (f"a {KEY} {'9' * 5000}\n", "1 to 1,000,000 requests"),
