@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from nmt.config.config import AttentionTypesConfig
 from nmt.data.codec import Codec
 from nmt.decoding.alignment import (
     AlignmentHead,
@@ -19,6 +20,7 @@ from nmt.decoding.alignment import (
     strongest,
 )
 from nmt.decoding.ensemble import Ids, Member, decoder_input, pad
+from nmt.errors import UserError
 from nmt.model.observe import Site, observe_attention
 
 
@@ -32,6 +34,9 @@ def observed_attention(
     device: torch.device | str,
 ) -> list[dict[str, Tensor]]:
     """By type the weights [L, H, Q, K] of each pair (both sides with EOS), without padding."""
+    known = AttentionTypesConfig.shorthand
+    if unknown := [one for one in types if one not in known]:
+        raise UserError(f"attention: expected types of {', '.join(known)}, got {unknown[0]!r}")
     source, visible = pad(sources, multiple=multiple, device=device)
     output, _ = pad(targets, multiple=multiple, device=device)
     seen: dict[str, dict[int, Tensor]] = {type_: {} for type_ in types}

@@ -112,6 +112,20 @@ def load_models(
     return ReadyModels(*loaded)
 
 
+def refuse_one_text(**lists: Sequence[str] | None) -> None:
+    """Raise for a text where a list of texts is expected: each character would be a line."""
+    for name, given in lists.items():
+        if isinstance(given, str):
+            raise TypeError(f"{name}: expected a list of texts, got one text; write [text]")
+
+
+def attention_types(wanted: bool | str | Sequence[str]) -> tuple[str, ...]:
+    """The types of attention that are wanted; True means cross-attention."""
+    if wanted is True:
+        return ("cross",)
+    return (wanted,) if isinstance(wanted, str) else tuple(wanted or ())
+
+
 class Translator:
     """Models that translate lines of raw text."""
 
@@ -173,12 +187,12 @@ class Translator:
         *,
         prefixes: Sequence[str] | None = None,
         alignments: bool | AlignmentHead = False,
-        attention: bool | Sequence[str] = False,
+        attention: bool | str | Sequence[str] = False,
         **changes: Any,
     ) -> list[Translation]:
         """A translation for each line, in order.
 
-        `attention` names types of attention to return; True means cross-attention.
+        `attention` is a type of attention to return, or several; True means cross-attention.
         `changes` are fields of `SearchOptions` (beam, nbest, max_length, sampling, ...); those left
         out are the model's own. A blank line gives an empty one. A source longer than the model was
         trained for is cut (`num_dropped`); `failure` says why a line has no translation.
@@ -188,13 +202,14 @@ class Translator:
             given.setdefault("fill_memory", False)
         options = replace(self.options, **given) if given else self.options
         head = AlignmentHead() if alignments is True else alignments or None
-        types = ("cross",) if attention is True else tuple(attention or ())
+        refuse_one_text(texts=texts, prefixes=prefixes)
         prefixes = prefixes or [""] * len(texts)
         lines = [
             Line(number, text, prefix)
             for number, (text, prefix) in enumerate(zip(texts, prefixes, strict=True))
         ]
-        found = dict(self.translate_lines(lines, options, Details(head, types)))
+        details = Details(head, attention_types(attention))
+        found = dict(self.translate_lines(lines, options, details))
         return [found[position] for position in range(len(lines))]
 
     def translate_lines(
@@ -231,16 +246,17 @@ class Translator:
         targets: Sequence[str],
         *,
         batch_tokens: int | None = None,
-        attention: Sequence[str] = (),
+        attention: bool | str | Sequence[str] = False,
     ) -> list[PairScore]:
-        """The log probability of each target given its source; `attention` names types of it."""
+        """The log probability of each target given its source; `attention` as in `translate`."""
+        refuse_one_text(sources=sources, targets=targets)
         encoded = [self._encode(Line(0, source)) for source in sources]
         with self.models.computing():
             scores = self.models.score(
                 encoded,
                 [self.models.codecs[0].target.encode(target) for target in targets],
                 batch_tokens=batch_tokens or self.options.batch_tokens,
-                attention=attention,
+                attention=attention_types(attention),
             )
         return [
             replace(pair, num_dropped=sentence.num_dropped)

@@ -28,6 +28,7 @@ from nmt.decoding.search import search
 from nmt.decoding.torch_models import TorchModels
 from nmt.decoding.translation import SYMBOLS
 from nmt.decoding.translator import Line, Translation, Translator
+from nmt.errors import UserError
 from nmt.model.transformer import Transformer
 
 LIMIT = 12
@@ -430,6 +431,27 @@ def test_alignments_and_attention_describe_the_output() -> None:
         expected = [(int(row.argmax()), t) for t, row in enumerate(weights) if row.max() > 0]
         assert list(x.alignment) == expected
     assert found[6].alignment == ()
+
+
+def test_one_text_and_one_type_of_attention() -> None:
+    """A text is not taken for a list of characters, nor a type for a list of types."""
+    one = translator("rela-g")
+    for wrong in (
+        lambda: one.translate("the old man"),
+        lambda: one.translate(["the old man"], prefixes="THE"),
+        lambda: one.score_pairs("the old man", "THE OLD MAN"),
+    ):
+        with pytest.raises(TypeError, match="expected a list of texts, got one text"):
+            wrong()
+    (given,) = one.translate(["the old man"], max_length=LIMIT, attention="encoder_self")
+    (listed,) = one.translate(["the old man"], max_length=LIMIT, attention=["encoder_self"])
+    assert given.attention is not None
+    assert listed.attention is not None
+    assert list(given.attention.weights) == list(listed.attention.weights) == ["encoder_self"]
+    (pair,) = one.score_pairs(["the old man"], ["THE OLD MAN"], attention="cross")
+    assert pair.attention is not None
+    with pytest.raises(UserError, match=r"expected types of .*, got 'self'"):
+        one.translate(["the old man"], attention="self")
 
 
 @pytest.mark.slow
