@@ -189,7 +189,12 @@ def read_input(arguments: argparse.Namespace) -> "SentencePairs":
         read,
         count,
         shown,
-        read_word_classes(arguments.word_list, arguments.target_tags, count=count),
+        read_word_classes(
+            arguments.word_list,
+            arguments.target_tags,
+            count=count,
+            max_pairs=arguments.max_pairs,
+        ),
         seed=arguments.seed,
         batch_tokens=arguments.batch_tokens,
         max_length=arguments.max_length,

@@ -205,6 +205,7 @@ def test_null_rates_after_words(folder: Path, tmp_path: Path) -> None:
     tables = (tmp_path / "out" / "tables.md").read_text()
     assert "## Null rate after a class of words" in tables
     assert f"| rela-g | cross-attention | 0 | noun | {nouns} |" in tables
+    assert run(folder, tmp_path / "out", "--sentences=0", *options, "--max-pairs=2") == 0
 
 
 def test_batch_size_changes_nothing_and_a_second_run_replaces_the_first(
