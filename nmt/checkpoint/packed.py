@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
+from nmt.config.start import PACKED
 from nmt.errors import NoCheckpointError
 from nmt.storage.manifest import MANIFEST
-
-PACKED = "packed.yaml"  # its description
 
 
 def is_packed(path: Path) -> bool:

@@ -109,12 +109,22 @@ def choose(arguments: argparse.Namespace) -> tuple[list[Path], Path]:
         if output is None:
             raise UserError("--checkpoints needs --output DIR")
         paths = arguments.checkpoints
+        for path in paths:
+            check_model(path)
         if len({path.resolve() for path in paths}) < len(paths):
             logger.warning("a checkpoint is named more than once and counts that often")
     else:
         paths = last_of_run(arguments.run, last)
         output = output or arguments.run / "average"
     return paths, Path(os.path.abspath(output))
+
+
+def check_model(path: Path) -> None:
+    """Reject a run directory and a packed model, which are not to be averaged."""
+    from nmt.checkpoint.selection import find_model
+
+    if find_model(path) != path:
+        raise UserError(f"--checkpoints {path}: is a run directory; average it with --run {path}")
 
 
 def last_of_run(run: Path, count: int | None) -> list[Path]:
@@ -128,15 +138,18 @@ def last_of_run(run: Path, count: int | None) -> list[Path]:
 
     store = CheckpointStore(run)
     if count is None:
-        count = LAST
-        steps = close_steps(store, count)
+        steps = close_steps(store, LAST)
     else:
         steps = list(itertools.islice(regular_steps(store), count))
     steps = steps or list(itertools.islice(store.good_steps(), 1))
     if not steps:
         raise NoCheckpointError(f"{store.directory}: expected checkpoints, found no good one")
-    if len(steps) < count:
+    if count is not None and len(steps) < count:
         logger.warning("%s: %d checkpoints asked for, %d found", run, count, len(steps))
+    for step in store.good_steps():
+        if step > min(steps) and step not in steps:
+            name = store.path(step).name
+            logger.info("%s is not averaged: the run was stopped when it was saved", name)
     return [store.path(step) for step in steps]
 
 

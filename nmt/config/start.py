@@ -18,6 +18,7 @@ from nmt.config.outside_kinds import load_named_kinds
 from nmt.config.schema import expand, merge
 
 START_KEY = "train.start_from"
+PACKED = "packed.yaml"  # the config of a packed model
 # The model, and all that the codec was learned with.
 TAKEN = ("model",)
 TAKEN_OF_DATA = ("source_language", "target_language", "tokenizer", "subword")
@@ -38,6 +39,8 @@ def with_start(tree: Node) -> Node:
             load_named_kinds(below, from_user=False)
             return merge(_sections(below), tree, Config)
     message = f"expected a model or run directory with a config.yaml, found none in {start.text}"
+    if (_path(start) / PACKED).is_file():
+        message = f"{start.text} is a packed model; start from the model that it was exported from"
     raise UnreadableError(start.place, message, key=START_KEY)
 
 

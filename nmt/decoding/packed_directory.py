@@ -12,12 +12,12 @@ from typing import Annotated
 
 import numpy as np
 
-from nmt.checkpoint.packed import PACKED
 from nmt.config.limits import Length
 from nmt.config.scalars import Range
 from nmt.config.schema import to_yaml
 from nmt.config.search_options import DecodeConfig
 from nmt.config.sections import parse_section
+from nmt.config.start import PACKED
 from nmt.data.codec import Codec
 from nmt.decoding.packed_model import NUM_POSITIONS, PackedModel, PackedSettings
 from nmt.errors import IntegrityError

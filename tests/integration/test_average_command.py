@@ -13,6 +13,8 @@ from nmt.checkpoint.model_directory import load_model
 from nmt.checkpoint.selection import find_model
 from nmt.checkpoint.store import CheckpointStore, verify
 from nmt.cli.average_checkpoints import main
+from nmt.decoding.packed_export import export_packed
+from nmt.storage.directories import json_writer, write_directory
 
 
 @pytest.fixture
@@ -47,8 +49,30 @@ def test_last_checkpoints_of_a_run(run: Path) -> None:
 def test_fewer_than_asked_for(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--run", str(run), "--output", str(run.parent / "mean")]) == 0
     assert steps_in(run.parent / "mean") == [100, 200, 300, 400]
-    assert "warning" in capsys.readouterr().err
+    assert "warning" not in capsys.readouterr().err  # five are what it takes at most
     assert not (run / "average").exists()
+    assert main(["--run", str(run), "--last", "5", "--output", str(run.parent / "mean")]) == 0
+    assert "5 checkpoints asked for, 4 found" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_a_signal_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {**small_files(run, seed=350), "state.json": json_writer({"cause": "stop"})}
+    write_directory(run / "checkpoints/step-00000350", files)
+    assert main(["--run", str(run), "--last", "2"]) == 0
+    assert steps_in(run / "average") == [300, 400]
+    assert "step-00000350 is not averaged: the run was stopped" in capsys.readouterr().err
+
+
+def test_what_cannot_be_averaged(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = ["--output", str(tmp_path / "mean")]
+    fails(["--checkpoints", str(run), *output], 2, f"average it with --run {run}", capsys)
+    model, packed = run / "checkpoints/step-00000400", tmp_path / "packed"
+    export_packed(load_model(model), packed, int8=False)
+    message = "use the model that it was exported from"
+    fails(["--checkpoints", str(model), str(packed), *output], 2, message, capsys)
+    assert not (tmp_path / "mean").exists()
 
 
 def test_damaged_checkpoint_of_a_run_is_passed_over(

@@ -258,3 +258,12 @@ def test_an_option_of_all_attention_on_the_command_line(overrides):
     attention = load_config(Path("quickstart"), overrides).model.attention
     learned = SublayerAttentionConfig("entmax", alpha="learned")
     assert (attention.encoder_self, attention.decoder_self, attention.cross) == (learned,) * 3
+
+
+def test_a_packed_model_is_no_start(extend, write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write("mine/packed/packed.yaml", "data: {}\n")
+    with pytest.raises(ConfigError, match="packed is a packed model; start from the model that"):
+        extend("run_dir: run\n", "train.start_from=mine/packed")
+    with pytest.raises(ConfigError, match=r"with a config\.yaml, found none in nowhere"):
+        extend("run_dir: run\n", "train.start_from=nowhere")
