@@ -18,7 +18,8 @@ mkdir -p "$text" "$results"
 lower() { python -c 'import sys; sys.stdout.buffer.writelines(line.decode().lower().encode() for line in sys.stdin.buffer)'; }
 for language in en fr; do
     for name in train dev test; do
-        [ -e "$text/$name.$language" ] || gzip -dc "$input/$name.$language.gz" | lower > "$text/$name.$language"
+        file="$text/$name.$language"
+        [ -e "$file" ] || { gzip -dc "$input/$name.$language.gz" | lower > "$file.part" && mv "$file.part" "$file"; }
     done
     lower < "$input/gold.$language" > "$text/gold.$language"
 done
