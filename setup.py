@@ -41,19 +41,21 @@ def kernels_problem() -> str | None:
     command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
     with tempfile.TemporaryDirectory() as directory:
         for flags in INSTRUCTIONS.values():
-            trial = ["-shared", "-fPIC", "-x", "c", "-", "-o", os.path.join(directory, "trial.so")]
+            output = os.path.join(directory, "trial.so")
+            trial = ["-shared", "-fPIC", f"-I{KERNELS}", "-x", "c", "-", "-o", output]
             try:
                 done = subprocess.run(
                     [*command, *FLAGS, *flags, *trial],
-                    input="#include <stdint.h>\n",
+                    input='#include <omp.h>\n#include "products.h"\n',
                     capture_output=True,
                     text=True,
                 )
             except OSError:
                 return f"there is no C compiler {command[0]}; install gcc"
             if done.returncode != 0:
-                reason = next(iter(done.stderr.splitlines()), f"exit {done.returncode}")
-                return f"{command[0]} {flags[0]} fails ({reason}); install gcc 11 or newer"
+                errors = (line for line in done.stderr.splitlines() if "error" in line)
+                reason = next(errors, f"exit {done.returncode}")
+                return f"{command[0]} {flags[0]} fails ({reason}); take gcc 11 or newer (CC=gcc)"
     return None
 
 

@@ -1,11 +1,15 @@
 """The checks fail when kernels in C could have been built and were not."""
 
 import os
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from nmt.ops.native import library
 
 PROJECT = Path(__file__).parents[2]
 SCRIPT = PROJECT / "scripts" / "check_kernels.py"
@@ -39,6 +43,30 @@ def test_kernels_that_cannot_be_loaded_fail(tmp_path: Path) -> None:
     done = check(tmp_path, COMPILER)
     assert done.returncode == 1
     assert "file too short" in done.stderr
+
+
+@pytest.mark.skipif(
+    shutil.which("gcc") is None or not library.BUILDS, reason="no kernels can be built here"
+)
+@pytest.mark.parametrize(
+    ("compiler", "problem"),
+    [
+        ("gcc", None),
+        ("gcc -D__builtin_shuffle=absent", "error: "),  # as clang
+        ("gcc -nostdinc", "omp.h"),  # without the headers of OpenMP
+    ],
+)
+def test_a_compiler_that_cannot_build_the_kernels_is_found_before(
+    compiler: str, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(PROJECT)
+    monkeypatch.setenv("CC", compiler)
+    found = runpy.run_path("setup.py")["kernels_problem"]()
+    if problem is None:
+        assert found is None
+    else:
+        assert problem in found
+        assert found.endswith("take gcc 11 or newer (CC=gcc)")
 
 
 def test_the_checks_of_the_project_include_this_one() -> None:
