@@ -80,7 +80,7 @@ class PackedModels:
             SYMBOLS,
             max_lengths=[sentence.output_limit(options) for sentence in batch],
             prefixes=[sentence.prefix for sentence in batch],
-            threads=self.threads,
+            threads=library.usable_threads(self.threads),
         )
 
     def blank_attention(self, types: Sequence[str]) -> Attention:  # noqa: ARG002

@@ -261,6 +261,30 @@ def test_threads_may_share_a_translator(packed: Path) -> None:
         sys.setswitchinterval(interval)
 
 
+FORK = """
+import os, signal
+from nmt import Translator
+translator = Translator.load(sys.argv[1], threads=2)
+before = translator.translate(["the old man"] * 8)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # the end of a process that waits for ever
+    os._exit(translator.translate(["the old man"] * 8) != before)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_process_translates(model: Path, packed: Path) -> None:
+    assert alone(FORK, "", str(packed)) == "0\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{FORK}", str(model)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.stdout == "0\n", done.stderr
+
+
 def test_any_number_of_threads_in_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     default = default_threads()

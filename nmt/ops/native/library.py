@@ -10,6 +10,7 @@ import ctypes
 import logging
 import os
 import platform
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,25 @@ logger = logging.getLogger(__name__)
 
 AT_HWCAP = 16  # of <sys/auxv.h>
 HWCAP_BITS = {1: "asimd", 20: "asimddp"}  # of <asm/hwcap.h> on aarch64
+
+_forked = False
+
+
+def forget_threads() -> None:
+    """Let a forked process compute with one thread: OpenMP would wait for its parent's for ever."""
+    global _forked
+    _forked = True
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_threads)
+
+
+def usable_threads(wanted: int) -> int:
+    """The threads that a process without torch computes with: one if it was forked."""
+    return 1 if _forked else wanted
 
 
 def processor_flags() -> set[str]:
