@@ -72,6 +72,13 @@ class Parser(argparse.ArgumentParser):
             "--version", action=Version, nargs=0, default=argparse.SUPPRESS, help=meaning
         )
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help; argparse would keep it to itself when standard output cannot be written."""
+        if file is sys.stdout:
+            sys.stdout.write(message)
+        else:
+            super()._print_message(message, file)
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
@@ -199,11 +206,13 @@ def fail(program: str, message: str, exit_code: int) -> int:
 
 
 def describe_failure(error: OSError) -> str:
-    """The file that could not be read or written, and why; without a file name it is a stream."""
+    """The file that could not be read or written, and why; without a name it is standard output."""
     reason = error.strerror or str(error)
     if error.filename is not None:
         return f"{error.filename}: {reason}"
-    return reason if can_flush(sys.stdout) else f"standard output: cannot be written ({reason})"
+    if error.errno in STORAGE_ERRORS:
+        return f"standard output: cannot be written ({reason})"
+    return reason
 
 
 def can_flush(stream: TextIO) -> bool:

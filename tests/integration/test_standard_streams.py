@@ -95,6 +95,17 @@ def test_every_state_of_a_stream(
         assert errors.strip().split("\n")[-1].startswith(message)
 
 
+@pytest.mark.parametrize("options", ["--help", "--version", "--output /dev/null"])
+def test_a_full_disk_without_a_buffer(echo: Path, options: str) -> None:
+    result = shell(f"PYTHONUNBUFFERED=1 {PYTHON} {echo} {options} >/dev/full")
+    assert (result.returncode, result.stderr.decode().split("\n")[-2]) == (4, f"echo: {FULL}")
+
+
+def test_a_long_help_on_a_full_disk() -> None:
+    result = shell(f"{PYTHON} -m nmt.cli.translate --help >/dev/full")
+    assert (result.returncode, result.stderr.decode()) == (4, f"nmt-translate: {FULL}\n")
+
+
 def test_a_closed_descriptor_is_never_taken_by_a_file(echo: Path, tmp_path: Path) -> None:
     """Without standard error the output file would be descriptor 2, and get the messages."""
     output = tmp_path / "output"
