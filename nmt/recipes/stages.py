@@ -85,7 +85,22 @@ def run_stage(name: StageName, run: Run) -> None:
         "analyze": analyze,
     }
     logger.info("== %s: %s", name, run.config.run_dir)
+    check_earlier(name, run)
     functions[name](run)
+
+
+def check_earlier(name: StageName, run: Run) -> None:
+    """Reject a stage that needs what an earlier one has not made yet."""
+    needed: dict[StageName, tuple[Path, StageName]] = {
+        "average": (run.config.run_dir / "checkpoints", "train"),
+        "translate": (run.model, "average"),
+        "score": (run.hypothesis, "translate"),
+        "analyze": (run.model, "average"),
+    }
+    if name in needed:
+        path, earlier = needed[name]
+        if not path.exists():
+            raise ConfigError(f"{path}: not found; run the stage {earlier} first")
 
 
 # ---------------------------------------------------------------- the stages

@@ -416,6 +416,23 @@ def test_mistakes_are_one_line(served, tmp_path, capfd, arguments, message):
     assert served.requests == []
 
 
+@pytest.mark.parametrize(
+    ("stage", "earlier"),
+    [
+        ("average", "train"),
+        ("translate", "average"),
+        ("score", "translate"),
+        ("analyze", "average"),
+    ],
+)
+def test_a_stage_names_the_one_that_has_to_be_run_first(served, tmp_path, capfd, stage, earlier):
+    world = World(tmp_path, "multi30k_en_de", served)
+    before = sorted(tmp_path.rglob("*"))
+    assert world.run("softmax", "--stage", stage) == 2
+    assert f": not found; run the stage {earlier} first" in capfd.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_variants_are_listed_and_found_without_their_number(served, tmp_path, capfd):
     world = World(tmp_path, "wmt14_en_de", served)
     assert main([str(world.root / "recipes" / world.name), "--list"]) == 0
