@@ -6,6 +6,7 @@ all-reduce over published rates of the network, which hides behind the backward 
 that takes. Launches do not get fewer with fewer tokens: this is where more GPUs stop helping.
 """
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ from nmt.bench.roofline import GPUS, Gpu, WorkCounts, find_counts, find_gpu, pre
 from nmt.config.config import AttentionConfig, Config, ModelConfig
 from nmt.doctor.compute import Device
 from nmt.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 MAX_GPUS = 1024
 GPUS_PER_NODE = 8
@@ -104,6 +107,10 @@ def choose_gpu(asked: str | None, device_name: str | None) -> Gpu:
     """The GPU by a name such as a100 or 4090; without one that of this machine, else an A100."""
     if asked is None:
         known = None if device_name is None else find_gpu(device_name)
+        if known is None:
+            logger.warning(
+                "there is no known GPU here: an A100 is assumed; name another with --gpu"
+            )
         return known or GPUS["A100"]
     for name, gpu in GPUS.items():
         if plain(asked) in (plain(name), plain(gpu.name)) or plain(name).endswith(plain(asked)):
@@ -274,6 +281,13 @@ def useful_gpus(work: Work, gpu: Gpu, precision: str) -> int:
     return number
 
 
+def describe_hours(hours: float) -> str:
+    """Hours with the digits that a calculation may have."""
+    if hours < 0.01:
+        return "<0.01"
+    return f"{hours:,.{0 if hours >= 100 else 2}f}"
+
+
 def describe_plan(plan: ScalingPlan) -> str:
     """The plan as text."""
     rows = [("GPUs", "tokens/s", "efficiency", "hours", "bound by")]
@@ -282,14 +296,14 @@ def describe_plan(plan: ScalingPlan) -> str:
             str(step.gpus),
             f"{step.tokens_per_second:,.0f}",
             f"{step.efficiency:.0%}",
-            f"{step.hours:.3g}",
+            describe_hours(step.hours),
             step.bound_by,
         )
         for step in plan.steps
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
-    hours = plan.steps[0].hours
+    hours = describe_hours(plan.steps[0].hours)
     return "\n".join(
         [
             f"Training on {plan.gpu} in {plan.precision}: {plan.parameters / 1e6:.1f} million "
@@ -302,7 +316,7 @@ def describe_plan(plan: ScalingPlan) -> str:
             f"A pass of about {plan.tokens_that_fit:,} target tokens fits into the memory of one.",
             f"With more than {plan.useful_gpus} GPU(s) it hardly gets faster: twice as many make "
             f"an update of this size less than {WORTHWHILE} times as fast.",
-            f"Variants side by side, one per GPU (nmt-table --gpus), take {hours:.3g} hours each "
+            f"Variants side by side, one per GPU (nmt-table --gpus), take {hours} hours each "
             "and waste nothing.",
         ]
     )

@@ -129,8 +129,12 @@ def test_a_config_is_planned_by_its_slowest_kind() -> None:
         (None, None, "A100 40 GB"),
     ],
 )
-def test_gpus_by_name(asked: str | None, device: str | None, name: str) -> None:
+def test_gpus_by_name(
+    asked: str | None, device: str | None, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     assert choose_gpu(asked, device).name == name
+    is_assumed = asked is None and name == "A100 40 GB"
+    assert ("an A100 is assumed" in caplog.text) == is_assumed
 
 
 def test_an_unknown_gpu_is_an_error() -> None:
@@ -159,6 +163,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "rela-g attention" in text
     assert "Calculated, not measured on a GPU" in text
     assert "it hardly gets faster" in text
+    config = str(CONFIGS / "demo" / "base.yaml")
+    assert doctor.main(["--plan", "1", "--gpu", "a100", "--config", config]) == 0
+    assert "take <0.01 hours each" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
