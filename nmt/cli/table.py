@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nmt.cli import console
-from nmt.cli.arguments import whole_number
+from nmt.cli.arguments import check_outputs, whole_number
 from nmt.errors import ConfigError
 from nmt.recipes.variants import configs_of, find_recipe, find_variant
 from nmt.storage.records import METRICS_FILE
@@ -179,6 +179,7 @@ def whole_numbers(option: str, words: Sequence[str]) -> list[int]:
 
 def table(arguments: argparse.Namespace) -> int:
     """Run the grid, make the table, write it."""
+    check_outputs([arguments.output, arguments.slurm_array], [])
     request = read_request(arguments)
 
     from nmt.recipes.table import PAPER, read_paper

@@ -161,10 +161,14 @@ def test_a_launcher_of_processes_has_its_own_exit_code(tmp_path, capfd, monkeypa
         (["--variants", "rela-x"], "expected one of the variants"),
         (["--seeds", "1", "train.max_update=3"], "max_updates"),
         (["--variants", "rela-g", "run_dir=x"], "run_dir=x: every run has its own"),
+        (["--output", "model/table"], "model/table: lies inside"),
     ],
 )
-def test_mistakes_are_one_line(commands, tmp_path, capfd, arguments, message):
+def test_mistakes_are_one_line(commands, tmp_path, monkeypatch, capfd, arguments, message):
     task = Task(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "MANIFEST.json").touch()
     assert main([str(task.recipe), *arguments]) == 2
     shown = capfd.readouterr()
     assert message in shown.err
