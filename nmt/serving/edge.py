@@ -67,16 +67,15 @@ def refusal(scope: Scope, *, any_host: bool) -> str | None:
 
 
 def is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser sent this for a page of another site, and not through a proxy.
+    """Whether a browser sent this for a page of another site.
 
-    Without the header that says so, the origin of the page is compared with the host.
+    Without the header that says so, the origin of the page is compared with the host, unless a
+    proxy may have changed the host.
     """
-    if b"x-forwarded-for" in headers:  # which no page can set: the proxy decides
-        return False
     if site := headers.get(b"sec-fetch-site"):
         return site == b"cross-site"
     origin = headers.get(b"origin")
-    if origin is None:
+    if origin is None or b"x-forwarded-for" in headers:  # which no page can set
         return False
     return origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
 

@@ -412,6 +412,7 @@ def test_reload_then_a_broken_model_then_the_end(models: dict[str, Path], tmp_pa
             ({"origin": "null"}, 403),
             ({"origin": own, "sec_fetch_site": "cross-site"}, 403),
             ({"origin": "https://mt.example", "x_forwarded_for": "10.1.1.1"}, 200),
+            ({"sec_fetch_site": "cross-site", "x_forwarded_for": "10.1.1.1"}, 403),
             ({"origin": "https://mt.example", "sec_fetch_site": "same-origin"}, 200),
             ({"origin": own}, 200),
             ({}, 200),
