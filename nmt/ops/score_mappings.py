@@ -235,7 +235,10 @@ class Pointwise(ScoreMapping):
     def gradient_(
         self, weights: Tensor, gradient: Tensor, parameter: Tensor | None
     ) -> Tensor | None:
-        torch.ops.aten.threshold_backward.grad_input(gradient, weights, 0, grad_input=gradient)
+        # Nor do weights that end at the largest have a gradient.
+        torch.ops.aten.hardtanh_backward.grad_input(
+            gradient, weights, 0.0, LARGEST_WEIGHT, grad_input=gradient
+        )
         return None if parameter is None else gradient.sum((0, 2, 3)).neg_()
 
 

@@ -379,7 +379,9 @@ static void backward_relu(const float *weights, float *gradient, size_t count,
                            float *threshold_gradient) {
     Vector total = all(0.0f);
     for (size_t place = 0; place < count; place += LANES) {
-        Vector g = choose(load(weights + place) <= 0.0f, all(0.0f), load(gradient + place));
+        Vector p = load(weights + place);
+        Ints ends = (p <= 0.0f) | (p >= LARGEST_WEIGHT);
+        Vector g = choose(ends, all(0.0f), load(gradient + place));
         total += g;
         store(gradient + place, g);
     }
