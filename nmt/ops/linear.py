@@ -57,6 +57,13 @@ def linear_native(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return result
 
 
+def refuses_weights(x: Tensor, *weights: Tensor) -> str | None:
+    """Why the kernels cannot multiply with these weights here, or None."""
+    if not all(weight.is_contiguous() for weight in weights):
+        return "expected contiguous weights"
+    return native_refusal(x, *weights)
+
+
 def linear_example(device: torch.device) -> Call:
     """A layer of 8 inputs and outputs in training."""
     x = torch.ones(2, 8, device=device, requires_grad=True)
@@ -71,7 +78,7 @@ linear = Operation(
             "native",
             "C kernels",
             linear_native,
-            accepts=lambda x, weight, _bias: native_refusal(x, weight),
+            accepts=lambda x, weight, _bias: refuses_weights(x, weight),
             prefers=lambda _x, _weight, _bias: (
                 None if torch.is_grad_enabled() else "without gradients it is torch's product"
             ),
@@ -216,7 +223,9 @@ def refuses_feed_forward(
     if not isinstance(first, nn.Linear) or not isinstance(last, nn.Linear):
         return "the layers were packed for decoding"
     copy = half_weight(first)
-    return native_refusal(x, first.weight) if copy is None else half_refusal(x, copy)
+    if copy is not None:
+        return half_refusal(x, copy)
+    return refuses_weights(x, first.weight, last.weight)
 
 
 def slower_feed_forward(

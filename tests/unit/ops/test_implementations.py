@@ -208,6 +208,19 @@ def test_scores_too_large_for_differences_still_have_weights(kind: str, size: fl
     torch.testing.assert_close(seen[0].sum(dim=-1), torch.ones(2, HEADS, 5))
 
 
+@pytest.mark.parametrize("name", ["C kernels", "blockwise"])
+@pytest.mark.parametrize("kind", RECTIFIED)
+def test_weights_that_end_at_the_largest_have_no_gradient(kind: str, name: str) -> None:
+    call, parameters = make_call(kind, 16)
+    query, key_value = make_inputs((5, 9, 16))
+    inputs = [(1e12 * query).detach().requires_grad_(), key_value]
+    found = run(name, call, None, parameters, inputs)
+    expected = run("reference", call, None, parameters, inputs)
+    for one, other in zip(found, expected, strict=True):
+        scale = float(other.detach().abs().max())
+        torch.testing.assert_close(one, other, atol=1e-5 * scale, rtol=1e-4)
+
+
 @every_map
 def test_not_a_number_shows(kind: str) -> None:
     size = (5, 9, 16)
@@ -347,6 +360,17 @@ def test_layers_are_the_references(form: str, rate: float, dim: int) -> None:
     with force_backend("reference"):
         assert_close(results[0], gradients_of(module, inputs))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("form", ["linear", "feed-forward"])
+def test_weights_that_are_views_are_multiplied_by_torch(form: str) -> None:
+    module = Linear(16, 20) if form == "linear" else feed_forward_layer(16, 20, 0.0)
+    last = module if isinstance(module, Linear) else module.output
+    last.weight = nn.Parameter(torch.randn(last.weight.shape[::-1]).t())
+    inputs = [torch.randn(5, 16, requires_grad=True)]
+    found = gradients_of(module.train(), inputs)
+    with force_backend("reference"):
+        assert_close(found, gradients_of(module, inputs))
 
 
 @pytest.mark.parametrize("form", ["feed-forward", "residual"])
