@@ -19,8 +19,8 @@ def observe_attention(model: Transformer, observer: Observer) -> Iterator[None]:
     """Call `observer(site, weights, visible)` for every attention while the context lasts.
 
     weights are [B, H, Q, K] as used, before dropout; visible is a boolean broadcastable to them.
-    While decoding step by step the beams of a sentence are the queries of its cross-attention
-    ([B, H, beam, K]) and rows of their own in self-attention ([B * beam, H, 1, K]).
+    While decoding step by step the queries are the hypotheses of a sentence: [B, H, beam, K]. In
+    self-attention they share the K slots of their past, a multiple of 16, and each sees its own.
     """
     cores = {site: attention.core for site, attention in model.attentions().items()}
     before = {site: core.observer for site, core in cores.items()}

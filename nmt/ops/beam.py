@@ -127,6 +127,9 @@ def choose_beam_reference(
 
     Candidates among the best `beam` of a sentence that end are finished; the best `beam` that do
     not end live on. Equal scores go by hypothesis, then by token id.
+
+    Faster implementations rank the best few logits of each hypothesis. Of different logits that
+    round to one score they take the higher ones; of equal logits, `choose_beam_torch` takes any.
     """
     tokens = torch.arange(logits.shape[2], device=logits.device).expand_as(logits)
     return rank(logits, tokens, normalizer, scores, beam=beam, end=end)

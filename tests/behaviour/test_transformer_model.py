@@ -182,6 +182,27 @@ def test_observing_sees_every_site_and_changes_nothing(attention: AttentionTypes
     assert not seen[Site("cross", 1)][1].expand(2, HEADS, 5, 6)[1, 0, 0, 4]
 
 
+def test_hypotheses_are_the_queries_that_are_observed_while_decoding() -> None:
+    model = make_model(everywhere(CASES["softmax"])).eval()
+    source, visible = make_source(6, 4, width=6)
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def observer(site: Site, weights: Tensor, visible: Tensor) -> None:
+        seen[site.type] = (weights, visible.expand_as(weights))
+
+    with torch.inference_mode():
+        cache = model.start(model.encode(source, visible), visible, beam=3, max_length=5)
+        model.step(torch.ones(2, 1, dtype=torch.int64), cache)
+        cache.reorder(torch.zeros(2, 3, dtype=torch.int64))
+        with observe_attention(model, observer):
+            model.step(torch.ones(2, 3, dtype=torch.int64), cache)
+    assert seen["cross"][0].shape == (2, HEADS, 3, 6)
+    weights, shown = seen["decoder_self"]
+    assert weights.shape == (2, HEADS, 3, 16)  # slots
+    assert (shown.sum(-1) == 2).all()
+    assert torch.equal(shown, weights > 0.0)
+
+
 def test_observers_nest_and_leave_after_an_error() -> None:
     model = make_model(everywhere(CASES["softmax"]))
     source, visible = make_source(6, 4, width=6)
