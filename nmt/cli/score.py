@@ -15,6 +15,7 @@ from nmt.cli.arguments import add_flag, add_number, add_path, check_needs, new_p
 from nmt.data.text import read_text
 from nmt.errors import DataError
 from nmt.evaluation import Comparison
+from nmt.languages import bleu_tokenizer
 from nmt.tables import Table
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,8 @@ def _add_input(parser: console.Parser) -> None:
     group.add_argument(
         "--language-pair",
         metavar="SRC-TGT",
-        help="languages, e.g. en-de; needed with --test-set; the target zh implies --tokenize zh",
+        help="languages, e.g. en-de; needed with --test-set; decides --tokenize: zh for Chinese, "
+        "char for languages without spaces",
     )
     add_flag(group, "--download", "let SacreBLEU download a test set that is not in its cache")
 
@@ -170,9 +172,9 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
     for option, given in (("--paired", arguments.paired), ("--over-seeds", arguments.over_seeds)):
         if given and len(arguments.hypothesis) < 2:
             raise DataError(f"{option} needs at least two --hypothesis files, got one")
+    check_needs(arguments, dict.fromkeys(("--samples", "--seed"), "--paired"))
     if arguments.paired and not arguments.metrics:
         raise DataError("--paired tests SacreBLEU metrics: name at least one after --metrics")
-    check_needs(arguments, dict.fromkeys(("--samples", "--seed"), "--paired"))
 
 
 def _read(path: Path) -> list[str]:
@@ -203,11 +205,10 @@ def _tokenizer(arguments: argparse.Namespace) -> str:
     if arguments.tokenize:
         return str(arguments.tokenize)
     target = (arguments.language_pair or "").partition("-")[2]
-    if target in ("ja", "ko"):
-        logger.warning(
-            "tokenizer 13a is not made for target language %s; consider --tokenize char", target
-        )
-    return "zh" if target == "zh" else "13a"
+    tokenizer = bleu_tokenizer(target)
+    if tokenizer == "char":
+        logger.warning("BLEU is that of characters for %s (--tokenize char)", target)
+    return tokenizer
 
 
 def _score_systems(

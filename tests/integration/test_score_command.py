@@ -331,8 +331,8 @@ class TestWarnings:
         self, files: dict[str, str], capsys: pytest.CaptureFixture[str]
     ) -> None:
         arguments = ["--hypothesis", files["good"], "--reference", files["reference"]]
-        _, _, err = run(capsys, *arguments, "--language-pair", "en-ja")
-        assert "--tokenize char" in err
+        _, out, err = run(capsys, *arguments, "--language-pair", "en-ja")
+        assert "--tokenize char" in err and "tok:char" in out
         _, _, err = run(capsys, *arguments, "--language-pair", "en-ja", "--tokenize", "char")
         assert err == ""
 
