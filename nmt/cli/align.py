@@ -46,13 +46,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nmt.cli.align")
 
-NEEDS = {
-    "--head": "--layer",
-    "--reverse-head": "--reverse-layer",
-    "--reverse-layer": "--reverse-model",
-    "--symmetrize": "--reverse-model",
-    **NEED_GOLD,
-}
 SAMPLE_PAIRS = 1000  # on which a head is chosen when there is no gold
 FEW_PAIRS = 50  # the choice is unreliable on fewer pairs
 
@@ -139,7 +132,13 @@ def add_reverse(parser: console.Parser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Reject options that do not belong together, before any work is done."""
-    check_needs(arguments, NEEDS)
+    needs = {
+        "--head": "--layer",
+        "--reverse-head": "--reverse-layer",
+        "--reverse-layer": "--reverse-model",
+        "--symmetrize": "--reverse-model",
+    }
+    check_needs(arguments, needs | NEED_GOLD)
     if arguments.gold is not None and arguments.target is None:
         raise UserError("--gold: expected the annotated translation as --target")
     check_outputs(

@@ -37,12 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nmt.cli.filter")
 
-NEEDS = {
-    **dict.fromkeys(RULES, "--clean"),
-    "--rank-by": "--keep-best",
-    "--clean-label": "--labels",
-}
-
 DESCRIPTION = """\
 Score every pair of a parallel corpus with a model. The output is a table of tab-separated values
 with a header line and one line per pair, in order. With --clean, no model is needed: pairs are kept
@@ -120,7 +114,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     """Reject options that do not belong together, before any work is done."""
     if arguments.model is None:
         raise UserError("--model DIR is needed to score pairs (with --clean no model is)")
-    check_needs(arguments, NEEDS)
+    needs = {"--rank-by": "--keep-best", "--clean-label": "--labels"}
+    check_needs(arguments, needs | dict.fromkeys(RULES, "--clean"))
     kept = (arguments.keep_best, arguments.keep_source, arguments.keep_target)
     if any(part is not None for part in kept) and any(part is None for part in kept):
         raise UserError(

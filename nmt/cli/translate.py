@@ -45,11 +45,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nmt.cli.translate")
 
-NEEDS = {
-    **dict.fromkeys(("--top-k", "--top-p", "--seed"), "--sample"),
-    **dict.fromkeys(("--layer", "--head", "--normal"), "--alignments"),
-    "--attention-types": "--attention",
-}
 # Options without an effect on the scores of given text, which --batch-tokens has.
 OF_SEARCH = [
     *("--prefix", "--alignments", "--scores", "--fast"),
@@ -168,7 +163,12 @@ def check(arguments: argparse.Namespace) -> None:
     """Raise for options that do not go together."""
     if arguments.ray is not None:
         check_ray(arguments)
-    check_needs(arguments, NEEDS)
+    needs = {
+        **dict.fromkeys(("--top-k", "--top-p", "--seed"), "--sample"),
+        **dict.fromkeys(("--layer", "--head", "--normal"), "--alignments"),
+        "--attention-types": "--attention",
+    }
+    check_needs(arguments, needs)
     if arguments.score_only is not None:
         check_without(arguments, "--score-only writes scores of given text", OF_SEARCH)
         if (arguments.workers or 1) > 1:
