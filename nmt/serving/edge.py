@@ -166,6 +166,8 @@ def patient_protocol(patience: float) -> type[HttpToolsProtocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self.next_check = self.loop.call_later(patience, self.check, None, 0)
+            if self.limit_concurrency and len(self.connections) > 2 * self.limit_concurrency:
+                transport.abort()  # requests of others past the limit are answered with a 503
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
