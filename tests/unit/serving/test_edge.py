@@ -1,4 +1,4 @@
-"""What the edge of the server refuses before a route is asked."""
+"""Requests and connections that the edge of the server refuses."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ def test_connections_past_the_limit_are_refused_and_then_closed() -> None:
 
 
 async def status(edge: Edge, size: int) -> int:
-    """The status of the answer to a request with a body of so many bytes."""
+    """The status of the answer to a request with a body of this size."""
     sent: list[Any] = []
 
     async def receive() -> Any:
