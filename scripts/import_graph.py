@@ -15,7 +15,8 @@ PACKAGE = PROJECT / "nmt"
 PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN = "<!-- written by scripts/import_graph.py -->\n```\n"
 END = "```\n"
-EVERYWHERE = ("errors", "languages", "progress", "tables")  # single modules that import nothing of the package
+# Single modules that import nothing of the package.
+EVERYWHERE = ("errors", "languages", "progress", "tables")
 
 Graph = dict[str, set[str]]
 
