@@ -211,8 +211,10 @@ class Builder:
 
     def _sacrebleu_copy(self, text_set: TextSet) -> tuple[Path, Path] | None:
         """The test set in SacreBLEU's cache, if it is there and the user brought no other."""
-        files = {name for text in text_set.raw_places for name in parse_place(text).files}
-        if not text_set.sacrebleu or any(self._on_disk(self.files[name]) for name in files):
+        places = [parse_place(text) for text in text_set.raw_places]
+        files = {name for place in places for name in place.files}
+        brought = any(self._on_disk(self.files[name]) for name in files)
+        if not text_set.sacrebleu or brought or any(map(self._unpacked_by_user, places)):
             return None
         folder = Path(os.environ.get("SACREBLEU") or "~/.sacrebleu").expanduser()
         name, pair = text_set.sacrebleu, "-".join(self.recipe.languages)
@@ -287,7 +289,9 @@ class Builder:
         return bytes_sha256(text.encode())
 
     def _user_files(self) -> list[Any]:
-        places = (parse_place(text) for corpus in self.recipe.train for text in corpus.places)
+        recipe = self.recipe
+        parts = (*recipe.train, recipe.validation, recipe.test)
+        places = (parse_place(text) for part in parts for text in part.places)
         paths = [self._unpacked_by_user(place) for place in places]
         return [states([path]) for path in paths if path is not None]
 

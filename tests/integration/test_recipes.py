@@ -394,6 +394,17 @@ def test_a_copy_of_the_test_set_in_the_cache_of_sacrebleu(served, tmp_path, monk
     assert world.run("--stage", "prepare") == 0
     assert lines_of(world.data / "newstest2016.en") == ["one", "two"]
     assert not any("test.tgz" in path for path, _ in served.requests)
+    # What the user brought unpacked is preferred, also after the corpus was built.
+    own = tmp_path / "own" / "test"
+    own.mkdir(parents=True)
+    for name, tag in (
+        ("newstest2016-roen-src.ro.sgm", "srcset"),
+        ("newstest2016-roen-ref.en.sgm", "refset"),
+    ):
+        (own / name).write_text(wrapped(["mine"], tag), encoding="utf-8")
+    for _ in range(2):
+        assert world.run("--stage", "prepare", "--data", str(own.parent)) == 0
+        assert lines_of(world.data / "newstest2016.en") == ["mine"]
 
 
 @pytest.mark.parametrize(
