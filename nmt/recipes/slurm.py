@@ -39,13 +39,16 @@ variants=($variants)
 seeds=($seeds)
 
 submit() {
-    local script job after=()
+    local script job word after=() others=()
     script="$$(realpath "$$0")"
     local common=(--parsable --nodes=1 --ntasks=1 "--output=$${script%.*}-%x-%A_%a.log")
+    for word in "$$@"; do # the job that prepares and the one that prints are single jobs
+        case "$$word" in --prepare-job | --array=*) ;; *) others+=("$$word") ;; esac
+    done
     if [ "$${1:-}" = --prepare-job ]; then
         shift
         job=$$(sbatch "$${common[@]}" --job-name=prepare --cpus-per-task=8 --time=24:00:00 \\
-            "$$@" "$$script" prepare)
+            $${others[@]+"$${others[@]}"} "$$script" prepare)
         after=("--dependency=afterok:$${job%%;*}" --kill-on-invalid-dep=yes)
     else
         bash "$$script" prepare
@@ -54,7 +57,8 @@ submit() {
         --cpus-per-task=8 --time=24:00:00 --signal=B:USR1@120 --requeue --open-mode=append \\
         $${after[@]+"$${after[@]}"} "$$@" "$$script" run)
     sbatch "$${common[@]}" --job-name=table --cpus-per-task=2 --time=1:00:00 \\
-        --dependency="afterany:$${job%%;*}" "$$@" "$$script" table > /dev/null
+        --dependency="afterany:$${job%%;*}" \\
+        $${others[@]+"$${others[@]}"} "$$script" table > /dev/null
     echo "submitted: array $${job%%;*} with $count task(s), and the job that prints the table" >&2
 }
 

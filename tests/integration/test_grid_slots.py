@@ -150,9 +150,11 @@ def test_the_script_prepares_here_and_submits_an_array_and_a_table(script):
 
 
 def test_the_data_can_be_prepared_by_a_job_and_a_failure_submits_nothing(script, monkeypatch):
-    subprocess.run(["bash", script, "--prepare-job"], check=True)
+    subprocess.run(["bash", script, "--prepare-job", "--array=0-3%2"], check=True)
     prepare, train, table = log_of(script)
     assert prepare.endswith(f"{script} prepare")
+    assert train.endswith(f"--array=0-3%2 {script} run")
+    assert "--array" not in prepare + table
     assert "--dependency=afterok:41 --kill-on-invalid-dep=yes" in train
     assert "--dependency=afterany:42" in table
     (script.parent / "log").unlink()
