@@ -15,6 +15,7 @@ prediction as plus or minus 40 %; ratios between predictions are better.
 """
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -79,7 +80,10 @@ REFERENCE_GPU = GPUS["A100"]
 
 def find_gpu(device_name: str) -> Gpu | None:
     """The GPU of a device name such as "NVIDIA A100-SXM4-40GB"; None: its rates are unknown."""
-    return next((gpu for part, gpu in GPUS.items() if part in device_name), None)
+    words = {part: rf"(?<!\w){part}(?!\w)" for part in GPUS}
+    if "Laptop" in device_name:
+        return None
+    return next((gpu for part, gpu in GPUS.items() if re.search(words[part], device_name)), None)
 
 
 @dataclass(frozen=True)

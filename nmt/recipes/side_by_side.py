@@ -110,9 +110,11 @@ def visible_devices(asked: str, available: int | None) -> list[str]:
     not count. `available` is how many GPUs there are; None means that runs use the CPU.
     """
     words = asked.split(",")
-    if not all(word.isdecimal() for word in words) or asked == "0":
+    numbers: list[int] = []
+    if all(word.isdecimal() for word in words):
+        numbers = [int(word) for word in words] if len(words) > 1 else list(range(int(asked)))
+    if not numbers:
         raise ConfigError(f"--gpus {asked}: expected a number of GPUs, or a list such as 0,1,3")
-    numbers = [int(word) for word in words] if len(words) > 1 else list(range(int(asked)))
     if len(set(numbers)) < len(numbers):
         raise ConfigError(f"--gpus {asked}: a GPU is named more than once")
     if available is None:

@@ -89,4 +89,6 @@ def test_a_gpu_is_found_by_the_name_that_torch_gives_it() -> None:
     assert find_gpu("NVIDIA GeForce RTX 4090") is GPUS["RTX 4090"]
     assert find_gpu("NVIDIA L40S") is GPUS["L40S"]
     assert find_gpu("NVIDIA GeForce GTX 1080 Ti") is GPUS["1080 Ti"]
-    assert find_gpu("Some Other Card") is None
+    for other in ("Some Other Card", "NVIDIA L40", "NVIDIA T400 4GB", "NVIDIA RTX A1000", "GH200"):
+        assert find_gpu(other) is None
+    assert find_gpu("NVIDIA GeForce RTX 4090 Laptop GPU") is None

@@ -151,6 +151,7 @@ def test_devices(monkeypatch, asked, available, known, expected):
     ("asked", "message"),
     [
         ("0", "expected a number of GPUs"),
+        ("00", "expected a number of GPUs"),
         ("two", "expected a number of GPUs"),
         ("1,,2", "expected a number of GPUs"),
         ("1,1", "named more than once"),
