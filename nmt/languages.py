@@ -11,7 +11,7 @@ def codes(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-CHINESE = codes("zh zho chi cmn yue wuu lzh")
+CHINESE = codes("zh zhs zht zho chi cmn yue wuu lzh")
 # Japanese, Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha, which have no spaces between words.
 WITHOUT_SPACES = codes("ja jpn th tha lo lao km khm my mya bur bo bod tib dz dzo")
 OF_COUNTRIES = {"cn": "zh", "jp": "ja"}  # which are mistaken for codes of languages
@@ -26,13 +26,14 @@ rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw ta te tg
 tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
 """
 )
-# Languages with rules of their own in Moses, by their three-letter codes.
+# Other codes of languages with rules of their own in Moses, and of Norwegian.
 MOSES_CODES = {
     "cat": "ca", "ces": "cs", "cze": "cs", "deu": "de", "ger": "de", "ell": "el", "gre": "el",
     "eng": "en", "spa": "es", "est": "et", "fin": "fi", "fra": "fr", "fre": "fr", "gle": "ga",
     "hun": "hu", "isl": "is", "ice": "is", "ita": "it", "lit": "lt", "lav": "lv", "nld": "nl",
     "dut": "nl", "pol": "pl", "por": "pt", "ron": "ro", "rum": "ro", "rus": "ru", "slk": "sk",
     "slo": "sk", "slv": "sl", "swe": "sv", "tam": "ta", "kor": "ko",
+    "nb": "no", "nn": "no", "nor": "no",
 }  # fmt: skip
 
 

@@ -94,8 +94,8 @@ def add_path(
 
 def check_unsealed(output: Path) -> None:
     """Reject an output in a model directory, which must hold what its manifest says and no more."""
-    parent = next(parent for parent in output.resolve().parents if parent.exists())
-    if (parent / MANIFEST).exists():
+    parent = next((parent for parent in output.resolve().parents if parent.exists()), None)
+    if parent is not None and (parent / MANIFEST).exists():
         raise UserError(
             f"{output}: lies inside {parent}, which must hold only the files of its {MANIFEST}; "
             "choose another place"

@@ -14,6 +14,7 @@ from nmt.cli.arguments import (
     positive,
 )
 from nmt.errors import UserError, require_package
+from nmt.storage.files import storage_errors
 
 
 def add_numbers(
@@ -107,4 +108,5 @@ def write(path: Path | None, make: Callable[[], str | bytes]) -> None:
     if path is None:
         return
     content = make()
-    path.write_bytes(f"{content}\n".encode() if isinstance(content, str) else content)
+    with storage_errors(path):
+        path.write_bytes(f"{content}\n".encode() if isinstance(content, str) else content)

@@ -15,6 +15,7 @@ from nmt.cli.bench_arguments import (
     write,
 )
 from nmt.errors import UserError
+from nmt.storage.files import storage_errors
 
 PART_NAMES = ("products", "train", "attention", "decode", "processes")
 REPORT = Path("nmt-bench-gpu.md")
@@ -89,7 +90,8 @@ def bench_gpu(arguments: argparse.Namespace) -> None:
     with progress_bar(total=len(trials), unit="trial", description="trials") as bar:
         for row in gpu.run_trials(trials):
             result = Result(result.machine, [*result.rows, row], result.facts)
-            arguments.report.write_text(gpu_report.gpu_document(result), encoding="utf-8")
+            with storage_errors(arguments.report):
+                arguments.report.write_text(gpu_report.gpu_document(result), encoding="utf-8")
             if row.error is not None:
                 print(f"{row.part} {row.name} failed: {row.error}", file=sys.stderr)
             bar.update(1)

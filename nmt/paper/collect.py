@@ -73,9 +73,8 @@ def analysis_values(run: Run) -> dict[str, Value]:
         for layers in model["statistics"].values():
             for layer in layers.values():
                 layer["heads"]["density"] = [joined(layer["heads"]["density"])]
-                layer.pop(
-                    "roles", None
-                )  # a head of one seed has nothing to do with that of another
+                # A head of one seed has nothing to do with that of another.
+                layer.pop("roles", None)
         values |= dict(flatten(model, ANALYSIS_DIRECTORY))
         values |= {f"text/{key}": document[key] for key in ("source", "target", "pairs", "seed")}
     gold = current_analysis(run, ALIGNMENT_DIRECTORY)

@@ -23,7 +23,7 @@ from typing import IO, Any, BinaryIO
 from nmt.errors import DataError, IntegrityError, LockedError, StorageError
 from nmt.progress import progress_bar
 from nmt.recipes.checksums import ChecksumFile, Expected
-from nmt.storage.files import install_file
+from nmt.storage.files import install_file, storage_errors
 from nmt.storage.lock import take_lock
 
 logger = logging.getLogger(__name__)
@@ -188,7 +188,9 @@ def _attempt(url: str, path: Path, part: BinaryIO, expected: Expected, patience:
             part.truncate(0)
             offset = 0
             note = _describe(response, url)
-            _beside(path, ".part.json").write_text(json.dumps(asdict(note)), encoding="utf-8")
+            noted = _beside(path, ".part.json")
+            with storage_errors(noted):
+                noted.write_text(json.dumps(asdict(note)), encoding="utf-8")
         else:
             raise UnavailableError(f"status {response.status}")
         if None not in (note.total, expected.size) and note.total != expected.size:

@@ -13,8 +13,9 @@ from support.small_models import write_model
 from nmt.bench.kinds import all_kinds
 from nmt.cli import bench
 from nmt.cli.bench import build_parser
-from nmt.cli.bench_arguments import take_paper
+from nmt.cli.bench_arguments import take_paper, write
 from nmt.config.attention_kinds import ATTENTION_KINDS
+from nmt.errors import StorageError
 
 TINY = ["--dim", "16", "--heads", "2", "--layers", "1", "--feed-forward-dim", "32"]
 RANDOM = [*TINY, "--vocabulary", "40", "--length", "3", "--repeats", "2"]
@@ -203,6 +204,11 @@ def test_mistakes_are_one_line(
     assert code == 2
     assert message in text
     assert text.count("\n") == 1
+
+
+def test_a_full_disk_is_named_by_the_file() -> None:
+    with pytest.raises(StorageError, match="/dev/full: cannot be written"):
+        write(Path("/dev/full"), lambda: "numbers")
 
 
 def test_growth_sets_cost_beside_what_is_asked_for(

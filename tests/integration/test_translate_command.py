@@ -481,7 +481,7 @@ def test_nothing_is_written_into_a_model(
     for option, path in (("--output", model), ("--alignments", link)):
         assert main([*given, option, str(path / "file")]) == 2
         assert f"file: lies inside {model}" in capsys.readouterr().err
-    for inside in ("packed", "new/packed"):
+    for inside in ("packed", "new/packed", "/"):
         output = ["--format", "packed", "--output", str(model / inside)]
         assert export.main(["--model", str(model), *output]) == 2
     assert sorted(os.listdir(model)) == before
