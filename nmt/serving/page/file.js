@@ -15,6 +15,8 @@ export class FileTranslation {
   constructor(currentModel, showProblem) {
     Object.assign(this, { currentModel, showProblem });
     this.request = null;
+    this.chosen = 0; // number of files chosen
+    this.taken = 0; // the last of them that is translated
     byId("file").addEventListener("change", () => {
       const [file] = byId("file").files;
       if (file) this.translate(file);
@@ -41,12 +43,14 @@ export class FileTranslation {
   }
 
   async translate(file) {
-    this.request?.abort();
-    const request = (this.request = new AbortController());
+    const number = ++this.chosen;
     const model = this.currentModel();
     this.showProblem(null);
     const lines = await this.read(file);
-    if (!lines || this.request !== request) return;
+    if (!lines || number < this.taken) return; // a file chosen later was read faster
+    this.taken = number;
+    this.request?.abort();
+    const request = (this.request = new AbortController());
     byId("file-progress").hidden = false;
     byId("file-stop").hidden = false;
     byId("file-save").hidden = true;
@@ -70,7 +74,7 @@ export class FileTranslation {
       if (cut.length) showProgress(`; too long, and cut: line ${cut.join(", ")}`);
     } catch (error) {
       this.showProblem(error);
-      showProgress(this.request === request ? ", then it was stopped" : "");
+      if (this.request === request) showProgress(", then it was stopped");
     }
     if (this.request !== request) return; // another file has taken its place
     byId("file-stop").hidden = true;
@@ -84,9 +88,16 @@ export class FileTranslation {
       this.showProblem(new UserError(`${file.name} is larger than ${LARGEST / 1e6} MB: use nmt-translate.`));
       return null;
     }
+    let bytes;
+    try {
+      bytes = await file.arrayBuffer();
+    } catch (error) {
+      this.showProblem(new UserError(`${file.name} cannot be read: ${error.message}`));
+      return null;
+    }
     let text;
     try {
-      text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+      text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
     } catch {
       this.showProblem(new UserError(`${file.name} is not UTF-8 text.`));
       return null;
