@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,28 @@ class Site:
         expected = self.server.translate(text, model="rela-g")
         self.page.wait(f"{OUTPUT} === {json.dumps(expected)}")
         self.page.wait("document.querySelector('#output [data-word]') !== null")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is translated until the end of the context."""
+        (worker,) = self.server.workers()
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(worker, signal.SIGCONT)
+
+    @contextmanager
+    def offline(self) -> Iterator[None]:
+        """The browser does not reach the server until the end of the context."""
+        network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        self.page.call("Network.enable")
+        self.page.call("Network.emulateNetworkConditions", offline=True, **network)
+        try:
+            yield
+        finally:
+            self.page.call("Network.emulateNetworkConditions", offline=False, **network)
+            self.page.call("Network.disable")
 
     def attention(self, text: str, **fields: Any) -> Any:
         reply = self.server.post("/attention", {"q": text, "model": "rela-g", **fields})
@@ -122,16 +145,12 @@ def test_late_answers_are_dropped(site: Site) -> None:
         f"seen.push({OUTPUT})).observe(document.getElementById('output'),"
         "{childList: true, subtree: true, characterData: true})"
     )
-    (worker,) = site.server.workers()
-    os.kill(worker, signal.SIGSTOP)
-    try:
+    with site.paused():
         site.page.type(first)
         site.page.wait("window.seen.length === 1")  # its translation has been asked for
         site.page.run("document.getElementById('source').select()")
         site.page.type(second)
         site.page.wait("window.seen.length === 2")
-    finally:
-        os.kill(worker, signal.SIGCONT)
     site.page.wait(f"{OUTPUT} === {json.dumps(after)}")
     assert before not in site.page.run("window.seen")
 
@@ -174,6 +193,69 @@ def test_another_translation_can_be_chosen(site: Site) -> None:
     assert site.page.problems == []
 
 
+def choose_translation(page: Page, place: int) -> None:
+    page.run(f"document.querySelectorAll('#nbest button')[{place}].focus()")
+    page.run("document.activeElement.click()")
+
+
+def test_the_last_translation_chosen_is_shown_with_its_words(site: Site) -> None:
+    site.write(LINE)
+    site.page.wait("document.querySelectorAll('#nbest li').length > 2")
+    nbest = [one["text"] for one in site.attention(LINE)["nbest"]]
+    with site.paused():
+        choose_translation(site.page, 1)
+        site.page.wait("document.getElementById('output').textContent === " + json.dumps(nbest[1]))
+        time.sleep(0.3)  # its words have been asked for
+        choose_translation(site.page, 2)
+    site.page.wait("document.querySelector('#output [data-word]') !== null")
+    words = [one["text"] for one in site.attention(LINE, target_text=nbest[2])["target_words"]]
+    assert site.page.texts("#output .line") == [nbest[2]]
+    assert site.page.texts("#output [data-word]") == words
+    assert site.page.texts("#nbest button[aria-pressed=true]") == [nbest[2]]
+    assert site.page.run("document.activeElement.textContent") == nbest[2]
+    assert site.page.problems == []
+
+
+def test_words_that_cannot_be_asked_for_leave_the_choice(site: Site) -> None:
+    site.write(LINE)
+    site.page.wait("document.querySelectorAll('#nbest li').length > 1")
+    nbest = [one["text"] for one in site.attention(LINE)["nbest"]]
+    with site.offline():
+        choose_translation(site.page, 1)
+        site.page.wait("document.getElementById('readout').textContent.includes('cannot be')")
+        assert site.page.texts("#nbest button") == nbest
+        choose_translation(site.page, 0)
+        site.page.wait("document.querySelector('#output [data-word]') !== null")  # known before
+    choose_translation(site.page, 1)
+    site.page.wait("document.querySelector('#output [data-word]') !== null")
+    assert site.page.texts("#output .line") == [nbest[1]]
+
+
+def test_words_of_a_line_that_was_left_do_not_come_back(site: Site) -> None:
+    other = "a woman likes the house"
+    site.write(f"{LINE}\n{other}")
+    site.page.wait("document.querySelectorAll('#nbest li').length > 1")
+    expected, left = (
+        [one["text"] for one in site.attention(line)["nbest"]] for line in (other, LINE)
+    )
+    assert site.page.texts("#nbest button") == expected
+    site.page.run("document.getElementById('source').setSelectionRange(0, 0)")
+    site.page.wait(f"document.querySelector('#nbest button').textContent === {json.dumps(left[0])}")
+    with site.paused():
+        choose_translation(site.page, 1)
+        time.sleep(0.3)  # its words have been asked for
+        site.page.run("document.getElementById('source').focus()")
+        site.page.run("document.getElementById('source').setSelectionRange(999, 999)")
+        site.page.wait(
+            f"document.querySelector('#nbest button').textContent === {json.dumps(expected[0])}"
+        )
+    site.attention(LINE, target_text=left[1])  # answered after the request of the page
+    time.sleep(0.3)
+    assert site.page.texts("#nbest button") == expected
+    assert site.page.run("document.activeElement.id") == "source"
+    assert site.page.texts("#output .line:first-child") == [left[1]]
+
+
 def test_heads_of_two_models_side_by_side(site: Site) -> None:
     site.write(LINE)
     site.page.click("#inside-toggle")
@@ -210,15 +292,10 @@ def test_an_error_of_the_server_is_shown_and_goes_away(site: Site) -> None:
     site.page.run(f"document.getElementById('source').value = {LINE!r};" + changed)
     site.page.wait("document.getElementById('problem').hidden")
     # A server that is gone.
-    offline = {"latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-    site.page.call("Network.enable")
-    site.page.call("Network.emulateNetworkConditions", offline=True, **offline)
-    site.page.run("document.getElementById('source').value = 'a cat';" + changed)
-    site.page.wait("!document.getElementById('problem').hidden")
+    with site.offline():
+        site.page.run("document.getElementById('source').value = 'a cat';" + changed)
+        site.page.wait("!document.getElementById('problem').hidden")
     assert "cannot be reached" in site.page.texts("#problem")[0]
-    site.page.call("Network.emulateNetworkConditions", offline=False, latency=0,
-                   downloadThroughput=-1, uploadThroughput=-1)  # fmt: skip
-    site.page.call("Network.disable")
 
 
 def test_hostile_text_stays_text(site: Site) -> None:
@@ -262,21 +339,43 @@ def test_a_file_is_translated_and_saved(site: Site, tmp_path: Path) -> None:
         time.sleep(0.02)
     assert saved.read_bytes().decode() == site.server.translate(text, model="rela-g")
     # One that is stopped before its first answer has nothing to save.
-    (worker,) = site.server.workers()
-    os.kill(worker, signal.SIGSTOP)
-    try:
+    with site.paused():
         choose_file(site.page, tmp_path / "mine.txt")
         site.page.wait("document.getElementById('file-state').textContent.includes(': 0 of')")
         site.page.click("#file-stop")
         stopped = "mine.txt: 0 of 72 lines, then it was stopped"
         site.page.wait(f"document.getElementById('file-state').textContent === {stopped!r}")
-    finally:
-        os.kill(worker, signal.SIGCONT)
     assert site.page.run("document.getElementById('file-save').hidden")
     (tmp_path / "latin.txt").write_bytes("Grüße".encode("latin-1"))
     drop_file(site.page, tmp_path / "latin.txt")
     site.page.wait("!document.getElementById('problem').hidden")
     assert site.page.texts("#problem") == ["latin.txt is not UTF-8 text."]
+
+
+def test_a_file_that_cannot_be_read_leaves_the_one_under_way(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "first.txt").write_text(f"{LINE}\n" * 40)
+    (tmp_path / "second.txt").write_text(f"{LINE}\n" * 3)
+    (tmp_path / "latin.txt").write_bytes("Grüße".encode("latin-1"))
+    (tmp_path / "folder").mkdir()
+    state = "document.getElementById('file-state').textContent"
+    problem = "document.getElementById('problem').textContent"
+    site.open()
+    with site.paused():
+        choose_file(site.page, tmp_path / "first.txt")
+        site.page.wait(f"{state} === 'first.txt: 0 of 40 lines'")
+        drop_file(site.page, tmp_path / "latin.txt")
+        site.page.wait(f"{problem} === 'latin.txt is not UTF-8 text.'")
+        drop_file(site.page, tmp_path / "folder")
+        site.page.wait(f"{problem}.startsWith('folder cannot be read: ')")
+    site.page.wait(f"{state} === 'first.txt: 40 of 40 lines'")
+    # One that can be read takes its place.
+    with site.paused():
+        choose_file(site.page, tmp_path / "first.txt")
+        site.page.wait(f"{state} === 'first.txt: 0 of 40 lines'")
+        drop_file(site.page, tmp_path / "second.txt")
+        site.page.wait(f"{state} === 'second.txt: 0 of 3 lines'")
+    site.page.wait(f"{state} === 'second.txt: 3 of 3 lines'")
+    assert site.page.problems == []
 
 
 def choose_file(page: Page, path: Path) -> None:

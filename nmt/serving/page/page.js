@@ -137,16 +137,19 @@ const lookSoon = later(LOOKING, async () => {
     showOthers(null);
     return;
   }
+  const { chosen } = line;
+  const isWanted = () => state.lines[state.active] === line && state.model === model && line.chosen === chosen;
   try {
-    const details = line.details ?? await attention(line.source, model, line.chosen);
-    if (state.lines[state.active] !== line || state.model !== model) return;
+    const details = line.details ?? await attention(line.source, model, chosen);
+    if (!isWanted()) return;
     if (!line.details) line.showDetails(details);
     mirror();
     showOthers(line);
   } catch (error) {
-    showOthers(null);
-    byId("readout").textContent = `Words cannot be shown: ${error.message}`;
     if (!(error instanceof UserError)) throw error;
+    if (!isWanted()) return;
+    showOthers(line);
+    byId("readout").textContent = `Words cannot be shown: ${error.message}`;
   }
   inside.look(line, model, state.models);
 });
@@ -226,8 +229,10 @@ function caretWord() {
 
 const shareText = (share) => (share < 0.001 ? "below 0.1 %" : `${(100 * share).toFixed(1)} %`);
 
+// The list is made anew; the focus stays at its place in it.
 function showOthers(line) {
-  const nbest = line?.details?.nbest ?? [];
+  const nbest = line?.nbest ?? [];
+  const focused = [...byId("nbest").children].findIndex((item) => item.contains(document.activeElement));
   byId("others").hidden = nbest.length < 2;
   if (line?.details) explainMarks(line);
   else byId("readout").replaceChildren();
@@ -238,24 +243,16 @@ function showOthers(line) {
     button.ariaPressed = String(text === line.text);
     return make("li", [button, make("span", shareText(Math.exp(log_probability)), "share")]);
   }));
+  byId("nbest").children[focused]?.firstElementChild.focus();
 }
 
-async function chooseOther(line, text) {
-  const { nbest } = line.details;
-  line.chosen = text === nbest[0].text ? undefined : text;
+function chooseOther(line, text) {
+  if (!state.lines.includes(line)) return; // its text has changed since
+  line.chosen = text === line.nbest[0].text ? undefined : text;
   line.show(text);
+  showOthers(line);
   speak();
-  try {
-    const details = await attention(line.source, state.model, line.chosen);
-    if (line.text !== text) return;
-    line.showDetails({ ...details, nbest });
-    activate(state.active);
-    const place = nbest.findIndex((one) => one.text === text);
-    showOthers(line);
-    byId("nbest").children[place]?.firstElementChild.focus();
-  } catch (error) {
-    showProblem(error);
-  }
+  activate(state.lines.indexOf(line));
 }
 
 // ---- events ----

@@ -38,6 +38,7 @@ export class OutputLine {
     this.text = null; // null: not translated yet
     this.chosen = undefined; // another translation that the user has chosen
     this.details = null; // the answer of the server about words and heads
+    this.nbest = []; // the translations to choose from, the best first
     this.spans = [];
   }
 
@@ -53,6 +54,7 @@ export class OutputLine {
 
   showDetails(details) {
     this.details = details;
+    this.nbest = details.nbest;
     const { parts, spans } = splitWords(this.text, details.target_words.map(({ text }) => text));
     this.spans = spans;
     details.target_words.forEach(({ probability }, index) => {
