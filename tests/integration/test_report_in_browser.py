@@ -221,6 +221,14 @@ def test_heads_are_sorted_and_lead_to_their_picture(browser: Page, folder: Path)
     layer, head = (browser.run(f"document.querySelector('[data-choice={name}]').value")
                    for name in ("layer", "head"))  # fmt: skip
     assert first.endswith(f"cross-attention {layer}, head {head}")
+    # AltGr on Windows is Ctrl and Alt.
+    alt_gr = "ctrlKey: true, altKey: true, modifierAltGraph: true"
+    for modifiers, moves in (("ctrlKey: true", False), (alt_gr, True)):
+        before = browser.run("location.hash")
+        browser.run(
+            "document.dispatchEvent(new KeyboardEvent('keydown', {key: ']', " + modifiers + "}))"
+        )
+        assert (browser.run("location.hash") != before) is moves
     browser.press("]")
     assert "sort=aer_shifted" in browser.run("location.hash")
     browser.run("document.querySelector('[data-view=numbers]').click()")

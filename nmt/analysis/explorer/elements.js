@@ -46,3 +46,8 @@ export function findDirection(line) {
   line.removeAttribute("dir");
   line.dir = "auto";
 }
+
+// Whether a key is pressed together with Ctrl, Alt or Meta, as for commands of the browser. AltGr, which types
+// brackets on many keyboards, is Ctrl and Alt on Windows.
+export const isCommand = (event) =>
+  event.metaKey || ((event.ctrlKey || event.altKey) && !event.getModifierState("AltGraph"));

@@ -1,6 +1,6 @@
 // The report page: its data, its three views, and the address that remembers them.
 
-import { byId, fillSelect } from "../explorer/elements.js";
+import { byId, fillSelect, isCommand } from "../explorer/elements.js";
 import { Explorer } from "../explorer/explorer.js";
 import { HeadsTable } from "./heads.js";
 import { renderNumbers } from "./numbers.js";
@@ -51,7 +51,7 @@ const KEYS = {
 };
 
 document.addEventListener("keydown", (event) => {
-  if (view !== "look" || event.ctrlKey || event.altKey || event.metaKey) return;
+  if (view !== "look" || isCommand(event)) return;
   if (event.target.closest?.("select, input")) return;
   if (Object.hasOwn(KEYS, event.key)) KEYS[event.key]();
   else if (!explorer.press(event.key)) return;

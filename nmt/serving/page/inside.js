@@ -1,6 +1,6 @@
 // The drawer with the explorer of the report page, on the active line: all models of its languages.
 
-import { byId } from "./explorer/elements.js";
+import { byId, isCommand } from "./explorer/elements.js";
 import { Explorer } from "./explorer/explorer.js";
 import { UserError, attention } from "./api.js";
 
@@ -18,7 +18,7 @@ export class Inside {
       this.render();
     });
     byId("explorer").addEventListener("keydown", (event) => {
-      if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("select, input")) return;
+      if (isCommand(event) || event.target.closest("select, input")) return;
       if (this.explorer?.press(event.key)) event.preventDefault();
     });
   }
