@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from support.disks import limit_file_size
+from support.project_scripts import load_script
 
-from nmt.storage.records import read_records
+from nmt.storage.records import METRICS_FILE, read_records
 from nmt.training.event_file import flatten
 from nmt.training.failures import WriteFailures
 from nmt.training.metrics import AppendedFile, RunLog, forget_after
@@ -146,3 +147,11 @@ def test_failures_of_one_file_are_forgiven_twice(caplog: pytest.LogCaptureFixtur
     assert failures.fatal is None
     attempt("train.log", refuse)
     assert "update 3: train.log" in str(failures.fatal)
+
+
+def test_curves_are_drawn_of_whole_records(tmp_path: Path) -> None:
+    """A run that was killed can end with half a line."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    record = {"event": "train", "update": 1, "loss": 2.5, "time": 0}
+    (tmp_path / METRICS_FILE).write_text(f'{json.dumps(record)}\n{{"event": "tr')
+    assert load_script("curves").series(tmp_path, "train", "loss") == ([1], [2.5])
