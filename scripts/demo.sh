@@ -6,6 +6,7 @@
 #   bash scripts/demo.sh --quick    under a minute, to see that everything works; learns next to nothing
 set -euo pipefail
 
+# ${name[@]+...}: before bash 4.4, an empty array is unbound.
 sizes=()
 settings=()
 case "$*" in
@@ -22,8 +23,8 @@ esac
 source "$(dirname "$0")/environment.sh"
 
 run=demo/runs/rela-g-cross
-python recipes/demo/generate.py --output demo/data "${sizes[@]}"
-nmt-train --config configs/demo/rela-g-cross.yaml "${settings[@]}"
+python recipes/demo/generate.py --output demo/data ${sizes[@]+"${sizes[@]}"}
+nmt-train --config configs/demo/rela-g-cross.yaml ${settings[@]+"${settings[@]}"}
 nmt-translate --model "$run" --input demo/data/test.en --output demo/test.translated.de
 nmt-align --model "$run" --source demo/data/test.en --target demo/data/test.de \
     --gold demo/data/test.align --output demo/test.links
