@@ -90,11 +90,8 @@ class Builder:
     def build(self) -> None:
         """Fetch, unpack, clean, unwrap."""
         test = self._sacrebleu_copy(self.recipe.test)
-        texts = [text for corpus in self.recipe.train for text in corpus.places]
-        texts += [*self.recipe.validation.places, *self.recipe.test.places]
-        if test is not None:
-            texts = [text for text in texts if text not in self.recipe.test.raw_places]
-        places = [parse_place(text) for text in texts]
+        left = () if test is None else self.recipe.test.raw_places
+        places = [parse_place(text) for text in self.recipe.places if text not in left]
         needed = [place for place in places if self._unpacked_by_user(place) is None]
         self._fetch(dict.fromkeys(name for place in needed for name in place.files))
         self._unpack(needed)
@@ -289,10 +286,7 @@ class Builder:
         return bytes_sha256(text.encode())
 
     def _user_files(self) -> list[Any]:
-        recipe = self.recipe
-        parts = (*recipe.train, recipe.validation, recipe.test)
-        places = (parse_place(text) for part in parts for text in part.places)
-        paths = [self._unpacked_by_user(place) for place in places]
+        paths = [self._unpacked_by_user(place) for place in map(parse_place, self.recipe.places)]
         return [states([path]) for path in paths if path is not None]
 
 

@@ -107,6 +107,12 @@ class Recipe:
         """Source and target language."""
         return self.source_language, self.target_language
 
+    @property
+    def places(self) -> list[str]:
+        """All places of the training corpora and of the validation and test sets."""
+        trained = [place for corpus in self.train for place in corpus.places]
+        return [*trained, *self.validation.places, *self.test.places]
+
 
 @dataclass(frozen=True)
 class Place:
@@ -147,10 +153,7 @@ def _override_value(text: str) -> Any:
 
 def _check(recipe: Recipe, path: Path) -> None:
     known = {file.name for file in recipe.files}
-    places = [place for corpus in recipe.train for place in corpus.places]
-    for text_set in (recipe.validation, recipe.test):
-        places += text_set.places
-    for text in places:
+    for text in recipe.places:
         place = parse_place(text)
         for name in place.files:
             if name not in known:
