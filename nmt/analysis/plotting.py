@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # The palette of Okabe and Ito, without its yellow, which is too light for lines on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    *("#882255", "#999933", "#332288", "#44AA99", "#AA7744"),  # for grids of many variants
+)
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 GREY = "#555555"
 DPI = 160

@@ -51,6 +51,11 @@ def model(name: str, *, nullable: bool, learned: str | None = None) -> ModelResu
     )
 
 
+def test_all_variants_of_a_grid_look_different() -> None:
+    assert len({tuple(look(number).values()) for number in range(50)}) == 50
+    assert len({look(number)["color"] for number in range(12)}) == 12
+
+
 def analysis(*models: ModelResult) -> Analysis:
     return Analysis("a", "b", 3, 1, list(models))
 
