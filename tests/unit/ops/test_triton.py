@@ -12,6 +12,7 @@ TESTS = Path(__file__).parents[2]
 pytest.importorskip("triton", reason="Triton is not installed (pip install 'nmt[gpu-proofs]')")
 
 
+@pytest.mark.timeout(1200)  # two minutes where nothing else runs
 def test_numbers_in_the_interpreter() -> None:
     """The interpreter is chosen before Triton is imported, so in a process of its own."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
