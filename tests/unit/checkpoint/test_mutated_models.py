@@ -136,7 +136,7 @@ def in_child(work: Callable[[], int]) -> tuple[int, str, int]:
 
 
 def in_process(work: Callable[[], int]) -> tuple[int, str, int]:
-    """The same in this process, whose largest memory before, that of other tests, does not count."""
+    """The same in this process; its memory is how much more it took than other tests before."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with contextlib.redirect_stderr(io.StringIO()) as said:
         code = work()
