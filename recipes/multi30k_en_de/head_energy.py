@@ -72,11 +72,13 @@ class Recorder:
         self.loss(*loss_inputs(batch, CPU))
 
 
-def measures(sums: Tensor, joined: Tensor) -> tuple[float, float, float, float | None]:
-    """The numbers of the columns for the queries of a sublayer."""
+def measures(sums: Tensor, joined: Tensor) -> tuple[float | None, ...]:
+    """The numbers of the columns for the queries of a sublayer; None where all heads are null."""
     count, heads = sums.shape
     energy = joined.view(count, heads, -1).square().sum(-1)
     some = energy.sum(-1) > 0  # a query whose heads are all null has none
+    if some.sum() < 2:
+        return (None,) * 4
     energy, joined, sums = energy[some], joined[some], sums[some]
     total = energy.sum(-1)
     shares = energy / total[:, None]
