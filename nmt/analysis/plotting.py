@@ -103,5 +103,7 @@ def legend(figure: "Figure", entries: dict[str, Any]) -> None:
     """Add a legend below all panels."""
     # matplotlib leaves out labels that begin with an underscore.
     labels = [f" {label}" if label.startswith("_") else label for label in entries]
-    columns = min(len(labels), 4)
+    # A column has a handle of 0.7 inches and letters of at most a tenth of an inch.
+    width = 0.7 + 0.1 * max(map(len, labels), default=0)
+    columns = max(1, min(len(labels), 4, int(figure.get_figwidth() / width)))
     figure.legend(list(entries.values()), labels, loc="outside lower center", ncols=columns)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
 
 from nmt.analysis.figures import (
     COLOURS,
@@ -23,6 +24,7 @@ from nmt.analysis.figures import (
     null_drawing,
     sparsity_drawing,
 )
+from nmt.analysis.plotting import legend, new_figure, styled
 from nmt.analysis.results import ATTENTION_TYPES, Analysis, ModelResult
 
 WEIGHTS = np.array([[0.0, 0.5, 2.0], [0.0, 0.0, 0.0], [0.25, 0.0, -0.5]], dtype=np.float32)
@@ -54,6 +56,17 @@ def model(name: str, *, nullable: bool, learned: str | None = None) -> ModelResu
 def test_all_variants_of_a_grid_look_different() -> None:
     assert len({tuple(look(number).values()) for number in range(50)}) == 50
     assert len({look(number)["color"] for number in range(12)}) == 12
+
+
+def test_a_legend_of_long_names_fits_into_its_figure() -> None:
+    with styled():
+        figure = new_figure(6.5, 3.6)
+        entries = {f"rela-g-encoder-only-{n}": Line2D([], []) for n in range(10)}
+        legend(figure, entries)
+        figure.canvas.draw()
+        box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width
 
 
 def analysis(*models: ModelResult) -> Analysis:
