@@ -1,6 +1,5 @@
 """Codes of languages: what Moses and SacreBLEU are told."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ from support.runs import tiny_config, write_run
 
 from nmt.cli import train
 from nmt.languages import base_language, bleu_tokenizer, moses_language
+from nmt.storage.records import METRICS_FILE, read_records
 
 
 def test_a_code_may_have_a_script_and_a_region() -> None:
@@ -37,6 +37,6 @@ def test_validation_splits_like_nmt_score(tmp_path: Path, language: str, tokeniz
     config = tiny_config(tmp_path, max_updates=10)
     config["data"] |= {"target_language": language, "tokenizer": "none"}
     assert train.main(["--config", str(write_run(tmp_path, config))]) == 0
-    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    records = read_records(tmp_path / "run" / METRICS_FILE)
     signatures = {record["signature"] for record in records if "signature" in record}
     assert [f"tok:{tokenizer}" in signature for signature in signatures] == [True]
